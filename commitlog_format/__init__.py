@@ -1,0 +1,1 @@
+"""The bytes of a RocketMQ store: layouts, codecs and read-only views. No Spark, no writing."""

@@ -1,0 +1,138 @@
+"""The one exception tree: what is wrong is the class, where and why are attributes.
+
+Every argument reaches ``Exception.__init__``, so an error keeps file, offset, found and
+expected when it crosses a process boundary by pickling.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ChecksumError",
+    "CorruptConfigError",
+    "CorruptIndexError",
+    "CorruptQueueError",
+    "CorruptRecordError",
+    "FileUnavailableError",
+    "InvalidNameError",
+    "LimitExceededError",
+    "MessageNotFoundError",
+    "SegmentExpiredError",
+    "StoreError",
+    "StoreNotFoundError",
+    "TopicNotFoundError",
+    "TruncatedFileError",
+    "TruncatedRecordError",
+    "UnsafeFileError",
+    "UnsupportedFormatError",
+]
+
+NO_OFFSET = -1
+
+
+class StoreError(Exception):
+    """Something about a store is not as it must be; the base of every error we raise.
+
+    ``path`` is the file ("" when unknown), ``offset`` the byte position that the message
+    speaks of (a physical offset of the log for records, else a position in the file; -1
+    when there is none), ``found`` and ``expected`` the two values that disagree.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        path: str = "",
+        offset: int = NO_OFFSET,
+        found: object = None,
+        expected: object = None,
+    ) -> None:
+        # Not super(): OSError, a base of some classes below, would take the values for errno
+        # and file names and drop them from args.
+        Exception.__init__(self, reason, path, offset, found, expected)
+        self.reason = reason
+        self.path = path
+        self.offset = offset
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        where = self.path
+        if self.offset != NO_OFFSET:
+            where = f"{where} at offset {self.offset}" if where else f"offset {self.offset}"
+        text = f"{where}: {self.reason}" if where else self.reason
+        if self.found is not None:
+            text += f"; found {self.found}"
+        if self.expected is not None:
+            text += f"{',' if self.found is not None else ';'} expected {self.expected}"
+        return text
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, Exception) and (
+            self.args == other.args
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.reason, self.path, self.offset))
+
+
+class CorruptRecordError(StoreError):
+    """Raised when bytes of the commit log are not a record that a broker could have written."""
+
+
+class TruncatedRecordError(CorruptRecordError, EOFError):
+    """Raised when a record claims more bytes than there are."""
+
+
+class ChecksumError(CorruptRecordError):
+    """Raised when a checksum (of the body, or the ``__CRC32#`` property) does not match."""
+
+
+class LimitExceededError(CorruptRecordError):
+    """Raised when a value would need more memory or work than :mod:`limits` allows."""
+
+
+class CorruptQueueError(StoreError):
+    """Raised when a ConsumeQueue unit, or a unit of its ext file, cannot be true."""
+
+
+class CorruptIndexError(StoreError):
+    """Raised when an IndexFile's header, slots or chains cannot be true."""
+
+
+class CorruptConfigError(StoreError):
+    """Raised when ``checkpoint`` or a file of ``config/`` cannot be parsed, its backup included."""
+
+
+class TruncatedFileError(StoreError, EOFError):
+    """Raised when a file is shorter than it was or must be (it may have shrunk under us)."""
+
+
+class FileUnavailableError(StoreError, OSError):
+    """Raised when the system refuses a file: permission, I/O error, too many open files."""
+
+
+class SegmentExpiredError(StoreError, FileNotFoundError):
+    """Raised when a file that the snapshot knows is gone: retention removed it under us."""
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """Raised when a path is no store: it is missing, or holds neither log nor queues."""
+
+
+class TopicNotFoundError(StoreError, LookupError):
+    """Raised when a topic or queue was named that the store does not have."""
+
+
+class MessageNotFoundError(StoreError, LookupError):
+    """Raised when no message is at the place that was named."""
+
+
+class InvalidNameError(StoreError, ValueError):
+    """Raised when a topic, a file or an argument has a name or value that cannot be right."""
+
+
+class UnsafeFileError(StoreError):
+    """Raised when a link, a pipe or a device stands where a plain file of the store belongs."""
+
+
+class UnsupportedFormatError(StoreError):
+    """Raised when a store uses something that cannot be read, and says what."""

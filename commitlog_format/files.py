@@ -1,0 +1,235 @@
+"""All file access of readers: list, size, read a range, map a window. Nothing else opens a file.
+
+A remote file system is added by implementing :class:`FileAccess`; no codec changes. This is
+the only file of the package that maps memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format.errors import (
+    FileUnavailableError,
+    SegmentExpiredError,
+    StoreError,
+    TruncatedFileError,
+    UnsafeFileError,
+)
+
+_NO_SUCH_FILE = frozenset({errno.ENOENT, errno.ESTALE, errno.ENOTDIR})
+_TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEntry:
+    """One name in a directory; ``size`` is 0 for what is not a plain file."""
+
+    name: str
+    size: int
+    is_file: bool
+    is_directory: bool
+    modified_ms: int
+
+
+class ReadableFile(Protocol):
+    """One open file. It stays readable when it is unlinked."""
+
+    path: str
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly ``size`` bytes; fewer raise ``TruncatedFileError``."""
+
+    def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
+        """A read-only view of ``size`` bytes, which lives as long as somebody holds it."""
+
+
+class FileAccess(Protocol):
+    """A file system that holds stores."""
+
+    def list(self, directory: str) -> list[DirectoryEntry]:
+        """The names in a directory, sorted; a missing one raises ``SegmentExpiredError``."""
+
+    def open(self, path: str) -> ReadableFile:
+        """Open a plain file for reading."""
+
+
+class LocalFile:
+    """A file of this machine: ranges by ``pread``, windows by ``mmap``."""
+
+    def __init__(self, path: str, *, keep_page_cache: bool = True) -> None:
+        self.path = path
+        self._keep_page_cache = keep_page_cache
+        # O_NONBLOCK: opening a pipe that somebody put into a store must not wait for a writer.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, flags)
+            mode = os.fstat(self._descriptor).st_mode
+        except OSError as error:
+            raise _translate(error, path) from error
+        if not stat.S_ISREG(mode):
+            raise UnsafeFileError("not a plain file", path, found=stat.filemode(mode))
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+        try:
+            return os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise _translate(error, self.path) from error
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly ``size`` bytes; fewer raise ``TruncatedFileError``."""
+        try:
+            found = os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            raise _translate(error, self.path, offset) from error
+        if len(found) != size:
+            raise TruncatedFileError(
+                "file is too short", self.path, offset, f"{len(found)} bytes", f"{size} bytes"
+            )
+        return found
+
+    def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
+        """A read-only view of ``size`` bytes, which lives as long as somebody holds it.
+
+        The file's size is compared first: touching a page behind the end would be SIGBUS. No
+        broker shrinks a file; ``LocalFiles(map_windows=False)`` is safe even from those who do.
+        """
+        available = self.size()
+        if offset + size > available:
+            raise TruncatedFileError(
+                "file is too short", self.path, offset, f"{available} bytes", f"{offset + size}"
+            )
+        if size == 0:
+            return np.empty(0, np.uint8)
+        start = offset - offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            mapped = mmap.mmap(
+                self._descriptor, offset + size - start, mmap.MAP_SHARED, mmap.PROT_READ, offset=start
+            )
+        except (OSError, ValueError) as error:
+            raise FileUnavailableError("cannot be mapped", self.path, offset, error) from error
+        if sequential:
+            mapped.madvise(mmap.MADV_SEQUENTIAL)
+            self._forget(start)
+        return np.frombuffer(mapped, np.uint8, size, offset - start)
+
+    def _forget(self, end: int) -> None:
+        """Ask the kernel to drop what a sequential scan has left behind, when so configured."""
+        if not self._keep_page_cache and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, end, os.POSIX_FADV_DONTNEED)
+
+
+class CopiedFile(LocalFile):
+    """A local file whose windows are copies, for files that somebody may shrink under us."""
+
+    def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
+        """A copy of ``size`` bytes."""
+        return np.frombuffer(self.read(offset, size), np.uint8)
+
+
+class LocalFiles:
+    """The file system of this machine, with a bounded number of files kept open.
+
+    ``keep_page_cache=False`` asks the kernel to forget what sequential scans have read, so
+    that they do not push out the pages that a live broker on the same host needs.
+    ``map_windows=False`` copies instead of mapping.
+    """
+
+    def __init__(
+        self, *, keep_page_cache: bool = True, map_windows: bool = True, open_files: int = 64
+    ) -> None:
+        self.keep_page_cache = keep_page_cache
+        self.map_windows = map_windows
+        self.open_files = open_files
+        self._open: OrderedDict[str, LocalFile] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {
+            "keep_page_cache": self.keep_page_cache,
+            "map_windows": self.map_windows,
+            "open_files": self.open_files,
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._open = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def list(self, directory: str) -> list[DirectoryEntry]:
+        """The names in a directory, sorted; links are neither files nor directories."""
+        try:
+            with os.scandir(directory) as entries:
+                found = [entry for entry in map(_describe, entries) if entry is not None]
+        except OSError as error:
+            raise _translate(error, directory) from error
+        return sorted(found, key=lambda entry: entry.name)
+
+    def open(self, path: str) -> ReadableFile:
+        """Open a plain file, or return the one that is open already."""
+        with self._mutex:
+            known = self._open.get(path)
+            if known is not None:
+                self._open.move_to_end(path)
+                return known
+            opened = self._open_anew(path)
+            self._open[path] = opened
+            # Whoever still reads from an evicted file holds it; it is closed with its last user.
+            while len(self._open) > self.open_files:
+                self._open.popitem(last=False)
+            return opened
+
+    def _open_anew(self, path: str) -> LocalFile:
+        kind = LocalFile if self.map_windows else CopiedFile
+        while True:
+            try:
+                return kind(path, keep_page_cache=self.keep_page_cache)
+            except FileUnavailableError as error:
+                cause = error.__cause__
+                exhausted = isinstance(cause, OSError) and cause.errno in _TOO_MANY_FILES
+                if not exhausted or not self._open:
+                    raise
+            self._open.popitem(last=False)
+
+
+def _describe(entry: os.DirEntry[str]) -> DirectoryEntry | None:
+    """What a name is; ``None`` when it vanished since the directory was read."""
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    is_file = stat.S_ISREG(status.st_mode)
+    return DirectoryEntry(
+        entry.name,
+        status.st_size if is_file else 0,
+        is_file,
+        stat.S_ISDIR(status.st_mode),
+        status.st_mtime_ns // 1_000_000,
+    )
+
+
+def _translate(error: OSError, path: str, offset: int = -1) -> StoreError:
+    """The typed error for what the system said."""
+    if error.errno in _NO_SUCH_FILE:
+        return SegmentExpiredError("no such file or directory", path, offset)
+    if error.errno == errno.ELOOP:
+        return UnsafeFileError("a symbolic link where a plain file belongs", path)
+    return FileUnavailableError(f"the system refuses: {error.strerror}", path, offset)
