@@ -1,0 +1,1 @@
+"""Everything that changes a store: append, dispatch, flush, recover, commit. No Spark."""
