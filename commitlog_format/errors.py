@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "ChecksumError",
+    "CommitStateUnknownError",
     "CorruptConfigError",
     "CorruptIndexError",
     "CorruptQueueError",
@@ -18,12 +19,14 @@ __all__ = [
     "MessageNotFoundError",
     "SegmentExpiredError",
     "StoreError",
+    "StoreLockedError",
     "StoreNotFoundError",
     "TopicNotFoundError",
     "TruncatedFileError",
     "TruncatedRecordError",
     "UnsafeFileError",
     "UnsupportedFormatError",
+    "WriteFailedError",
 ]
 
 NO_OFFSET = -1
@@ -136,3 +139,15 @@ class UnsafeFileError(StoreError):
 
 class UnsupportedFormatError(StoreError):
     """Raised when a store uses something that cannot be read, and says what."""
+
+
+class StoreLockedError(StoreError, BlockingIOError):
+    """Raised when a store is written by somebody else, a broker or another writer of ours."""
+
+
+class WriteFailedError(StoreError, OSError):
+    """Raised when the system refuses a change: disk full, I/O error, read-only file system."""
+
+
+class CommitStateUnknownError(StoreError, OSError):
+    """Raised when a sync failed: what is on disk is unknown until the store is opened again."""
