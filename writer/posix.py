@@ -26,6 +26,10 @@ from rmqlog.commitlog_format.errors import CommitStateUnknownError, StoreError, 
 #: What may be written: ``bytes`` or a contiguous array.
 Buffer = bytes | memoryview | NDArray[Any]
 
+#: Makes a system call; takes how much of ``Call.size`` it shall do, returns how much it did
+#: (where that is a question) or the descriptor.
+Action = Callable[[int], int | None]
+
 #: A call that is interrupted this often in a row is not interrupted, it is broken.
 _INTERRUPTS_MAX = 100
 _FILE_MODE = 0o644
@@ -134,12 +138,12 @@ class Posix:
         """Set a file's size; what is added is a hole."""
         self._do(
             Call("truncate", self._path(descriptor), size),
-            lambda _: _done(os.ftruncate(descriptor, size)),
+            lambda _: os.ftruncate(descriptor, size),
         )
 
     def pwrite(self, descriptor: int, data: Buffer, offset: int) -> None:
         """Write all the bytes at an offset."""
-        view = memoryview(data).cast("B")
+        view = np.frombuffer(data, np.uint8).data
         written = 0
         while written < len(view):
             written += self._pwrite_some(descriptor, view[written:], offset + written)
@@ -195,16 +199,16 @@ class Posix:
     def sync(self, mapping: Mapping, offset: int, size: int) -> None:
         """msync the pages of these bytes; they are on disk when it returns."""
         call = Call("sync", mapping.path, offset, size)
-        self._do(call, lambda _: _done(mapping.flush(offset, size)))
+        self._do(call, lambda _: mapping.flush(offset, size))
 
     def fsync(self, descriptor: int) -> None:
         """Bytes and size of a file are on disk when it returns."""
-        self._do(Call("fsync", self._path(descriptor)), lambda _: _done(os.fsync(descriptor)))
+        self._do(Call("fsync", self._path(descriptor)), lambda _: os.fsync(descriptor))
 
     def fdatasync(self, descriptor: int) -> None:
         """As ``fsync``, without the file's times."""
         call = Call("fdatasync", self._path(descriptor))
-        self._do(call, lambda _: _done(os.fdatasync(descriptor)))
+        self._do(call, lambda _: os.fdatasync(descriptor))
 
     def fsync_directory(self, path: str) -> None:
         """The names in a directory are on disk when it returns."""
@@ -236,7 +240,7 @@ class Posix:
 
     def rename(self, path: str, target: str) -> None:
         """Give a file or directory another name; a file that had that name is replaced."""
-        self._do(Call("rename", path, target=target), lambda _: _done(os.rename(path, target)))
+        self._do(Call("rename", path, target=target), lambda _: os.rename(path, target))
 
     def unlink(self, path: str) -> None:
         """Remove a file's name; one that is gone already is fine."""
@@ -250,7 +254,7 @@ class Posix:
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
-        self._do(Call("rmdir", path), lambda _: _done(os.rmdir(path)))
+        self._do(Call("rmdir", path), lambda _: os.rmdir(path))
 
     def replace_file(self, path: str, content: bytes) -> None:
         """Write a small file whole or not at all: beside, synced, renamed, directory synced."""
@@ -287,19 +291,19 @@ class Posix:
 
     # --- the seam ---------------------------------------------------------------------------
 
-    def _perform(self, call: Call, action: Callable[[int], int]) -> int:
+    def _perform(self, call: Call, action: Action) -> int | None:
         """Make one system call. ``action`` takes how much of ``call.size`` it shall do."""
         return action(call.size)
 
-    def _do(self, call: Call, action: Callable[[int], int]) -> int:
+    def _do(self, call: Call, action: Action) -> int:
         """Make a call through the seam; interrupted ones are repeated, others explained."""
         if self._unknown is not None:
             raise self._unknown
         try:
             for _ in range(_INTERRUPTS_MAX):
                 with contextlib.suppress(InterruptedError):
-                    return self._perform(call, action)
-            return self._perform(call, action)
+                    return self._perform(call, action) or 0
+            return self._perform(call, action) or 0
         except OSError as error:
             raise self._failed(call, error) from error
 
@@ -317,11 +321,6 @@ class Posix:
 
     def _path(self, descriptor: int) -> str:
         return self._paths.get(descriptor, "")
-
-
-def _done(_: None) -> int:
-    """The return value of a call that returns nothing."""
-    return 0
 
 
 def _set_lock(descriptor: int, kind: int) -> None:
