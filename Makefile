@@ -59,13 +59,13 @@ java:
 $(VENV)/.dependencies: setup.cfg pyproject.toml constraints.txt
 	@python=$$(scripts/check_machine.sh python) && \
 	    { $(BIN)/python -c '' 2>/dev/null || "$$python" -m venv --clear $(VENV); }
-	$(BIN)/python -m pip install --quiet -c constraints.txt pip setuptools
-	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install -qq -c constraints.txt pip setuptools
+	$(BIN)/python -m pip install -qq --no-build-isolation -c constraints.txt -e '.[test]'
 	@touch $@
 
 # Our packages are a tree of links to the files that there were: renewed when the list changes.
 $(VENV)/.links: $(VENV)/.dependencies $(VENV)/.files
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
+	$(BIN)/python -m pip install -qq --no-build-isolation --no-deps -e .
 	@touch $@
 
 $(VENV)/.files: FORCE | $(VENV)/.dependencies

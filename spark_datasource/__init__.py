@@ -1,1 +1,1 @@
-"""The Spark glue: options, schema, planning, reading and writing through Spark's data source API."""
+"""The Spark glue: options, schema, planning, reading and writing by Spark's data source API."""

@@ -4,8 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import hypothesis
 import pytest
 from golden_stores import GoldenStore, unpack_golden_store
+
+DEFAULT_SEED = 1
+
+# No deadlines: a busy machine must not fail a test. More examples: --hypothesis-profile night.
+for _profile, _examples in {"pr": 500, "night": 20_000, "release": 100_000}.items():
+    hypothesis.settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        deadline=None,
+        derandomize=_profile == "pr",  # a change is judged by the same examples each time
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile("pr")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a failing random test be run again."""
+    parser.addoption("--seed", type=int, default=DEFAULT_SEED, help="seed of the random tests")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Name the seed, so that a failure can be replayed from its report alone."""
+    return f"random tests: --seed {config.getoption('seed')}"
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed that every random test starts from."""
+    return int(request.config.getoption("seed"))
 
 
 @pytest.fixture(scope="session")
