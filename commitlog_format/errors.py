@@ -15,8 +15,10 @@ __all__ = [
     "CorruptRecordError",
     "FileUnavailableError",
     "InvalidNameError",
+    "InvalidSettingError",
     "LimitExceededError",
     "MessageNotFoundError",
+    "RuleViolationError",
     "SegmentExpiredError",
     "StoreError",
     "StoreLockedError",
@@ -27,6 +29,7 @@ __all__ = [
     "UnsafeFileError",
     "UnsupportedFormatError",
     "WriteFailedError",
+    "WriterClosedError",
 ]
 
 NO_OFFSET = -1
@@ -151,3 +154,28 @@ class WriteFailedError(StoreError, OSError):
 
 class CommitStateUnknownError(StoreError, OSError):
     """Raised when a sync failed: what is on disk is unknown until the store is opened again."""
+
+
+class WriterClosedError(StoreError, RuntimeError):
+    """Raised when a writer is used after it was closed, or after an error that stopped it."""
+
+
+class InvalidSettingError(StoreError, ValueError):
+    """Raised when a setting cannot be right, or differs from the files of the store."""
+
+
+class RuleViolationError(StoreError, ValueError):
+    """Raised when a message breaks a rule of ``putMessage``; nothing of its batch was written.
+
+    ``rule`` says what must hold, ``row`` is the message's position in the batch (from 0), and
+    ``value`` what broke the rule.
+    """
+
+    def __init__(self, rule: str, row: int, value: object, expected: object = None) -> None:
+        StoreError.__init__(
+            self, f"row {row} breaks a rule: {rule}", found=value, expected=expected
+        )
+        self.args = (rule, row, value, expected)
+        self.rule = rule
+        self.row = row
+        self.value = value
