@@ -300,6 +300,8 @@ DLEDGER_ENTRY_HEADER = np.dtype(
     ]
 )
 assert DLEDGER_ENTRY_HEADER.itemsize == 48
+#: Magic and size of an entry, for scalar walks.
+DLEDGER_PREFIX = struct.Struct(">ii")
 DLEDGER_MAGIC = 1
 DLEDGER_MAGIC_BLANK = -1
 DLEDGER_INDEX_UNIT = np.dtype(

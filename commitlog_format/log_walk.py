@@ -1,0 +1,257 @@
+"""Walking the log from record to record: how records without queue units are found.
+
+A walk believes a record only when its structure adds up and it says that it lies where it was
+found: behind the true end there may be well-formed records of an earlier life of the file, so
+a walk never looks for the next magic number, it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
+from rmqlog.commitlog_format.errors import (
+    CorruptRecordError,
+    LimitExceededError,
+    StoreError,
+    TruncatedFileError,
+    TruncatedRecordError,
+)
+from rmqlog.commitlog_format.layout import PREFIX
+from rmqlog.commitlog_format.records import RecordDecoder
+from rmqlog.commitlog_format.segment import SegmentFile, Window
+
+#: Records are handed on in runs of at most this many, so that a run's columns stay small.
+RUN_RECORD_COUNT = 16_384
+_WINDOW_SIZE = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a walk ended, and why; ``reason`` is ``None`` at unused space and at ``stop``."""
+
+    offset: int
+    reason: StoreError | None = None
+
+
+class LogWalk:
+    """The records of a log from one physical offset on, in runs; ``end`` is known afterwards.
+
+    ``start`` must be the place of a record, of a filler, or the start of a segment. Records at
+    or behind ``stop`` are not returned. With ``check_crc`` a record whose body does not match
+    its checksum ends the walk too, as it ends a broker's recovery.
+    """
+
+    def __init__(
+        self, log: CommitLog, start: int, stop: int | None = None, *, check_crc: bool = False
+    ) -> None:
+        self.log = log
+        self.start = start
+        self.stop = log.end if stop is None else min(stop, log.end)
+        self.end = LogEnd(start)
+        self._checker = RecordDecoder(("body",) if check_crc else (), check_crc=check_crc,
+                                      limits=log.limits)
+
+    def __iter__(self) -> Iterator[RecordRun]:
+        position = self.start
+        while position < self.stop:
+            file = self.log.files.file_of(position)
+            if position == file.start and file.start > self.start and not self._follows(file):
+                return
+            yield from self._walk_file(file, position)
+            if self.end.offset < file.end or self.end.reason is not None:
+                return
+            position = file.end
+
+    def _follows(self, file: SegmentFile) -> bool:
+        """Whether a file begins where the walk ended; a missing one before it ends the log."""
+        return self.end.offset == file.start
+
+    def _walk_file(self, file: SegmentFile, position: int) -> Iterator[RecordRun]:
+        """The runs of one file; ``end`` is the file's end when its filler was reached."""
+        stop = min(self.stop, file.end)
+        while position < stop:
+            size = min(_WINDOW_SIZE, file.end - position)
+            try:
+                window = self.log.files.window(position, size, sequential=True)
+            except TruncatedFileError as error:
+                self.end = LogEnd(position, error)
+                return
+            step = _collect(self.log, window, file, stop)
+            if step.larger_than_window:
+                try:
+                    window = self.log.files.window(position, step.larger_than_window)
+                except TruncatedFileError as error:
+                    self.end = LogEnd(position, error)
+                    return
+                step = _collect(self.log, window, file, stop)
+            run, bad = self._verified(window, step)
+            if len(run.offsets):
+                yield run
+            if bad is not None:
+                self.end = bad
+                return
+            self.end = LogEnd(step.next_offset, step.reason)
+            if step.finished:
+                return
+            position = step.next_offset
+        self.end = LogEnd(min(position, self.stop))
+
+    def _verified(self, window: Window, step: _Step) -> tuple[RecordRun, LogEnd | None]:
+        """The records of a step up to the first one that does not check."""
+        run = RecordRun(window, step.offsets, step.sizes)
+        if not len(step.offsets):
+            return run, None
+        try:
+            self._checker.check(window.data, window.start, step.offsets, path=window.path)
+        except CorruptRecordError as error:
+            first_bad = int(np.searchsorted(step.offsets, error.offset))
+            header = self.log.entry_header_size(error.offset)
+            good = RecordRun(window, step.offsets[:first_bad], step.sizes[:first_bad])
+            return good, LogEnd(error.offset - header, error)
+        return run, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one window gave: records, where to go on, and whether this file is finished."""
+
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    next_offset: int
+    finished: bool = False
+    reason: StoreError | None = None
+    #: The size of a record that begins at the window's start and is larger than the window.
+    larger_than_window: int = 0
+
+
+def _collect(log: CommitLog, window: Window, file: SegmentFile, stop: int) -> _Step:
+    """Follow the records of one window, then see why that ended."""
+    header = log.entry_header_size(window.start)
+    data = memoryview(window.data)
+    follow = _follow_entries if header else _follow_records
+    positions, position = follow(data, stop - window.start)
+    starts = np.array([*positions, position], np.int64)
+    offsets = starts[:-1] + (window.start + header)
+    sizes = np.diff(starts) - header
+    offset = window.start + position
+    if offset >= stop or len(positions) == RUN_RECORD_COUNT:
+        return _Step(offsets, sizes, offset)
+    if position + header + PREFIX.size > len(data):
+        # No record fits into the last bytes of a file; else the next window goes on here.
+        at_end = window.end >= file.end
+        return _Step(offsets, sizes, file.end if at_end else offset, finished=at_end)
+    if _is_filler(data, position, header):
+        return _Step(offsets, sizes, file.end, finished=True)
+    reason, size = _why_not_a_record(log, data, position, window, file)
+    if size and position:
+        return _Step(offsets, sizes, offset)
+    return _Step(offsets, sizes, offset, not size, reason, size)
+
+
+def _follow_records(data: memoryview, stop: int) -> tuple[list[int], int]:
+    """Where records begin in a plain log, and the position at which no whole record follows."""
+    unpack = PREFIX.unpack_from
+    v1, v2, smallest = layout.MAGIC_V1, layout.MAGIC_V2, layout.MIN_RECORD_SIZE
+    positions: list[int] = []
+    append = positions.append
+    position = 0
+    size_limit = len(data)
+    last = min(stop, size_limit - PREFIX.size + 1)
+    while position < last and len(positions) < RUN_RECORD_COUNT:
+        size, magic = unpack(data, position)
+        if (magic != v1 and magic != v2) or size < smallest or position + size > size_limit:
+            break
+        append(position)
+        position += size
+    return positions, position
+
+
+def _follow_entries(data: memoryview, stop: int) -> tuple[list[int], int]:
+    """Like :func:`_follow_records`, for the entries of a DLedger log."""
+    header = layout.DLEDGER_ENTRY_HEADER.itemsize
+    positions: list[int] = []
+    position = 0
+    while position < stop and len(positions) < RUN_RECORD_COUNT:
+        if position + header + PREFIX.size > len(data):
+            break
+        kind, entry_size = layout.DLEDGER_PREFIX.unpack_from(data, position)
+        size, magic = PREFIX.unpack_from(data, position + header)
+        is_message = magic in (layout.MAGIC_V1, layout.MAGIC_V2)
+        if kind != layout.DLEDGER_MAGIC or not is_message or entry_size != header + size:
+            break
+        if size < layout.MIN_RECORD_SIZE or position + entry_size > len(data):
+            break
+        positions.append(position)
+        position += entry_size
+    return positions, position
+
+
+def _is_filler(data: memoryview, position: int, header: int) -> bool:
+    if header:
+        kind, _ = layout.DLEDGER_PREFIX.unpack_from(data, position)
+        return bool(kind == layout.DLEDGER_MAGIC_BLANK)
+    return bool(PREFIX.unpack_from(data, position)[1] == layout.MAGIC_BLANK)
+
+
+def _why_not_a_record(
+    log: CommitLog, data: memoryview, position: int, window: Window, file: SegmentFile
+) -> tuple[StoreError | None, int]:
+    """The reason why the log ends here, or the size of what only does not fit into the window."""
+    offset = window.start + position
+    header = log.entry_header_size(offset)
+    entry_size = 0
+    if header:
+        kind, entry_size = layout.DLEDGER_PREFIX.unpack_from(data, position)
+        if kind != layout.DLEDGER_MAGIC:
+            return _not_an_entry(kind, window.path, offset), 0
+    size, magic = PREFIX.unpack_from(data, position + header)
+    if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
+        return _not_a_record(size, magic, window.path, offset + header), 0
+    if header and entry_size != header + size:
+        return CorruptRecordError(
+            "DLedger entry and its record disagree on their size", window.path, offset,
+            entry_size, header + size,
+        ), 0
+    reason = _check_size(log, size, file, offset + header)
+    return reason, 0 if reason else header + size
+
+
+def _not_a_record(size: int, magic: int, path: str, offset: int) -> StoreError | None:
+    """Why the walk ends here; unused space is all zero and no reason at all."""
+    if size == 0 and magic == 0:
+        return None
+    return CorruptRecordError(
+        "not a record", path, offset, f"magic {magic:#010x}",
+        f"{layout.MAGIC_V1:#010x}, {layout.MAGIC_V2:#010x} or {layout.MAGIC_BLANK:#010x}",
+    )
+
+
+def _not_an_entry(magic: int, path: str, offset: int) -> StoreError | None:
+    if magic == 0:
+        return None
+    return CorruptRecordError(
+        "not a DLedger entry", path, offset, f"magic {magic}", f"magic {layout.DLEDGER_MAGIC}"
+    )
+
+
+def _check_size(log: CommitLog, size: int, file: SegmentFile, offset: int) -> StoreError | None:
+    """Why a record of this size cannot lie here; ``None`` when it only leaves the window."""
+    if size < layout.MIN_RECORD_SIZE:
+        return CorruptRecordError(
+            "record is too small", file.path, offset, size, f">= {layout.MIN_RECORD_SIZE}"
+        )
+    if size > log.limits.record_size:
+        return LimitExceededError(
+            "record is larger than allowed", file.path, offset, size, log.limits.record_size
+        )
+    if offset + size > file.end:
+        return TruncatedRecordError(
+            "record does not fit into its segment", file.path, offset, size, file.end - offset
+        )
+    return None
