@@ -30,6 +30,9 @@ Buffer = bytes | memoryview | NDArray[Any]
 #: (where that is a question) or the descriptor.
 Action = Callable[[int], int | None]
 
+#: How unfinished files of ``Posix.create_file`` are named; recovery removes them.
+SCRATCH_PREFIX = "new-"
+
 #: A call that is interrupted this often in a row is not interrupted, it is broken.
 _INTERRUPTS_MAX = 100
 _FILE_MODE = 0o644
@@ -103,6 +106,7 @@ class Posix:
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
+        self._created = 0
         self._unknown: CommitStateUnknownError | None = None
         self._mutex = threading.Lock()
 
@@ -114,6 +118,28 @@ class Posix:
         # Opening what is there changes nothing, but a created name is part of the store.
         call = Call("create" if create else "open", path)
         descriptor = self._do(call, lambda _: os.open(path, flags, _FILE_MODE))
+        with self._mutex:
+            self._paths[descriptor] = path
+        return descriptor
+
+    def create_file(self, path: str, size: int, scratch_directory: str) -> int:
+        """A new file of zeros that has its name only once it has its size, and open.
+
+        A broker refuses to start on a segment or queue file of another size, or of another
+        name, so the file grows in a folder that brokers ignore (``<store>/rmqlog``). The new
+        name is not on disk before ``fsync_directory``.
+        """
+        with self._mutex:
+            self._created += 1
+            beside = f"{scratch_directory}/{SCRATCH_PREFIX}{self._created}"
+        descriptor = self.open(beside, create=True)
+        try:
+            self.allocate(descriptor, 0, size)
+            self.fsync(descriptor)
+            self.rename(beside, path)
+        except BaseException:
+            self.close(descriptor)
+            raise
         with self._mutex:
             self._paths[descriptor] = path
         return descriptor
