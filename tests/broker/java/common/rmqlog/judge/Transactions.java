@@ -1,0 +1,106 @@
+package rmqlog.judge;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.Map;
+import java.util.Set;
+import java.util.UUID;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageConst;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Transactions that end as the request says, and the broker's questions about open ones. */
+final class Transactions {
+    /** The producers of each name server, which also answer the broker's checks. */
+    private static final Map<String, TransactionMQProducer> PRODUCERS = new HashMap<>();
+    private static final Set<String> CHECKED =
+        Collections.synchronizedSet(new LinkedHashSet<>());
+
+    private Transactions() {
+    }
+
+    static void register(Map<String, Driver.Command> commands) {
+        commands.put("send-transactions", Transactions::send);
+        commands.put("checked-transactions", Transactions::checked);
+    }
+
+    /** The outcome travels as the argument of the send; a check never decides anything. */
+    private static final class Outcomes implements TransactionListener {
+        @Override
+        public LocalTransactionState executeLocalTransaction(Message message, Object outcome) {
+            return (LocalTransactionState) outcome;
+        }
+
+        @Override
+        public LocalTransactionState checkLocalTransaction(MessageExt message) {
+            CHECKED.add(message.getProperty(MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX));
+            return LocalTransactionState.UNKNOW;
+        }
+    }
+
+    private static TransactionMQProducer producer(JsonObject request) throws MQClientException {
+        String nameServer = request.get("nameServer").getAsString();
+        TransactionMQProducer producer = PRODUCERS.get(nameServer);
+        if (producer == null) {
+            producer = new TransactionMQProducer(
+                Messages.text(request, "group", "judge-transactions"));
+            producer.setNamesrvAddr(nameServer);
+            producer.setInstanceName(UUID.randomUUID().toString());
+            producer.setSendMsgTimeout(20_000);
+            producer.setTransactionListener(new Outcomes());
+            producer.start();
+            PRODUCERS.put(nameServer, producer);
+        }
+        return producer;
+    }
+
+    /** Each of {@code messages} names its {@code outcome}: COMMIT, ROLLBACK or OPEN. */
+    private static JsonElement send(JsonObject request) throws Exception {
+        JsonArray answers = new JsonArray();
+        for (JsonElement element : request.getAsJsonArray("messages")) {
+            JsonObject specification = element.getAsJsonObject();
+            answers.add(Client.sent(producer(request).sendMessageInTransaction(
+                Messages.fromJson(specification),
+                outcome(specification.get("outcome").getAsString()))));
+        }
+        return answers;
+    }
+
+    private static LocalTransactionState outcome(String name) {
+        switch (name) {
+            case "COMMIT":
+                return LocalTransactionState.COMMIT_MESSAGE;
+            case "ROLLBACK":
+                return LocalTransactionState.ROLLBACK_MESSAGE;
+            case "OPEN":
+                return LocalTransactionState.UNKNOW;
+            default:
+                throw new IllegalArgumentException("no such outcome: " + name);
+        }
+    }
+
+    /** The uniq keys of the transactions that the broker has asked about so far. */
+    private static JsonElement checked(JsonObject request) throws MQClientException {
+        producer(request); // registers with the broker, which then knows whom to ask
+        JsonArray uniqKeys = new JsonArray();
+        synchronized (CHECKED) {
+            CHECKED.forEach(uniqKeys::add);
+        }
+        return uniqKeys;
+    }
+
+    static void disconnect(String nameServer) {
+        TransactionMQProducer producer = PRODUCERS.remove(nameServer);
+        if (producer != null) {
+            producer.shutdown();
+        }
+    }
+}
