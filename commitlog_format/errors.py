@@ -14,6 +14,7 @@ __all__ = [
     "CorruptQueueError",
     "CorruptRecordError",
     "FileUnavailableError",
+    "FlushTimeoutError",
     "InvalidNameError",
     "InvalidSettingError",
     "LimitExceededError",
@@ -179,3 +180,7 @@ class RuleViolationError(StoreError, ValueError):
         self.rule = rule
         self.row = row
         self.value = value
+
+
+class FlushTimeoutError(StoreError, TimeoutError):
+    """Raised when an append was not on disk in time; it is in the log and may yet get there."""
