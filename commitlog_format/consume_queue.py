@@ -1,0 +1,138 @@
+"""The units of one (topic, queue): where its messages are in the log, and their tags' hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format.consume_queue_ext import ConsumeQueueExt
+from rmqlog.commitlog_format.errors import CorruptQueueError, InvalidNameError
+from rmqlog.commitlog_format.layout import CONSUME_QUEUE_UNIT, EXT_ADDRESS_MAX
+from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
+from rmqlog.commitlog_format.segment import FileQueue
+from rmqlog.commitlog_format.unit_queue import UnitQueue
+
+_UNIT_SIZE = CONSUME_QUEUE_UNIT.itemsize
+_TAGS_CODE_POSITION = 12
+#: Units compared at once: they stay in the processor's cache for the second look at them.
+_BLOCK_COUNT = 32_768
+#: Up to so many tags codes are compared one after another, more with one sorted search.
+_FEW_CODES = 8
+
+
+class ConsumeQueue(UnitQueue):
+    """20-byte units by queue offset, over all files of one queue.
+
+    ``ext`` is the queue's ext file, to which a unit's tags code may be an address.
+    """
+
+    def __init__(
+        self,
+        files: FileQueue,
+        ext: ConsumeQueueExt | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        super().__init__(files, CONSUME_QUEUE_UNIT, limits)
+        self.ext = ext
+
+    @property
+    def first_offset(self) -> int:
+        """The queue offset of the first unit that the files have room for."""
+        return self.first_index
+
+    def matching_units(
+        self, start: int, stop: int, tags_codes: Collection[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """The queue offsets in ``[start, stop)`` that have one of the codes, and their units."""
+        found = list(self.scan(start, stop, tags_codes))
+        offsets = [queue_offsets for queue_offsets, _ in found]
+        units = [matching for _, matching in found]
+        return (
+            np.concatenate([np.empty(0, np.int64), *offsets]),
+            np.concatenate([np.empty(0, CONSUME_QUEUE_UNIT), *units]),
+        )
+
+    def scan(
+        self, start: int, stop: int, tags_codes: Collection[int]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
+        """As :meth:`matching_units`, window by window. The log is not touched."""
+        codes = _checked_codes(tags_codes)
+        for first, window in self._windows(start, stop):
+            found = self._matches(window.data, codes)
+            units = window.data.view(f"V{_UNIT_SIZE}")[found].view(CONSUME_QUEUE_UNIT)
+            yield found + first, units
+
+    def tags_codes(self, units: NDArray[np.void]) -> NDArray[np.int64]:
+        """The tags codes of units, from the ext file where a unit holds an address."""
+        codes = units["tags_code"].astype(np.int64)
+        addressed = codes <= EXT_ADDRESS_MAX
+        if addressed.any():
+            codes[addressed] = self._ext().resolve(codes[addressed])[0]
+        return codes
+
+    def _ext(self) -> ConsumeQueueExt:
+        if self.ext is None:
+            raise CorruptQueueError(
+                "a unit points into the queue's ext file, and there is none",
+                self.files.files[0].path,
+            )
+        return self.ext
+
+    def _matches(self, data: NDArray[np.uint8], codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which units of a window have one of the codes: their indexes in it."""
+        found = [np.empty(0, np.int64)]
+        for begin in range(0, len(data), _BLOCK_COUNT * _UNIT_SIZE):
+            block = data[begin : begin + _BLOCK_COUNT * _UNIT_SIZE]
+            if _holds_address(block):
+                resolved = self.tags_codes(block.view(CONSUME_QUEUE_UNIT))
+                hits = np.flatnonzero(np.isin(resolved, codes))
+            else:
+                hits = _plain_matches(block, codes)
+            if len(hits):
+                found.append(hits + begin // _UNIT_SIZE)
+        return np.concatenate(found)
+
+
+def _plain_matches(block: NDArray[np.uint8], codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which units hold one of the codes themselves.
+
+    Equality needs no byte swap, so the words on disk are compared with swapped constants; the
+    low word first, which is aligned and decides nearly always.
+    """
+    low_words = _field(block, "<u4", _TAGS_CODE_POSITION + 4)
+    wanted = codes.astype(">i8").view("<u4")[1::2]
+    if len(wanted) <= _FEW_CODES:
+        matches = np.zeros(len(low_words), np.bool_)
+        for word in wanted:
+            matches |= low_words == word
+    else:
+        matches = np.isin(low_words, wanted)
+    candidates = np.flatnonzero(matches)
+    whole = _field(block, ">i8", _TAGS_CODE_POSITION)[candidates]
+    return candidates[np.isin(whole, codes)]
+
+
+def _holds_address(block: NDArray[np.uint8]) -> bool:
+    """Whether a unit may hold an address of the ext file.
+
+    An address is -2**63 and the byte's offset, so its first byte is 0x80 (or a little more);
+    hashes, sign-extended, begin with 0x00 or 0xff, delivery times with 0x00.
+    """
+    return len(block) > 0 and bool(_field(block, "i1", _TAGS_CODE_POSITION).min() < -1)
+
+
+def _field(block: NDArray[np.uint8], dtype: str, position: int) -> NDArray[Any]:
+    """One field of each unit, in place."""
+    return np.ndarray((len(block) // _UNIT_SIZE,), dtype, block, position, (_UNIT_SIZE,))
+
+
+def _checked_codes(tags_codes: Collection[int]) -> NDArray[np.int64]:
+    try:
+        return np.unique(np.fromiter(tags_codes, np.int64, len(tags_codes)))
+    except OverflowError as error:
+        raise InvalidNameError(
+            "no tags code is so large", found=sorted(tags_codes), expected="64-bit numbers"
+        ) from error
