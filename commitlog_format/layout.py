@@ -24,6 +24,9 @@ ABORT_FILE = "abort"
 LOCK_FILE = "lock"
 #: Our own folder in a store: manifests, staging, transaction versions. Brokers ignore it.
 RMQLOG_DIRECTORY = "rmqlog"
+#: In it, while a batch commit is under way: JSON whose member says where in the log it starts.
+COMMIT_MANIFEST_FILE = "commit.json"
+COMMIT_MANIFEST_START = "startOffset"
 #: A DLedger broker keeps its log in ``dledger-<id>/data`` instead of ``commitlog``.
 DLEDGER_DIRECTORY_PREFIX = "dledger-"
 DLEDGER_DATA_DIRECTORY = "data"
@@ -263,6 +266,9 @@ INDEX_ENTRY = np.dtype(
     ]
 )
 assert INDEX_ENTRY.itemsize == 20
+#: The same for a walk along one chain.
+INDEX_ENTRY_FIELDS = struct.Struct(">iqii")
+assert INDEX_ENTRY_FIELDS.size == INDEX_ENTRY.itemsize
 INDEX_KEY_SEPARATOR = "#"
 #: 5.5 indexes each tag as well, under ``topic#T#tag``.
 INDEX_TAG_PREFIX = "T#"
