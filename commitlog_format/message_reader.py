@@ -1,0 +1,347 @@
+"""From queue units, or from the log itself, to batches of messages.
+
+Every record that is read is checked before it is believed; what fails goes by the reader's
+policy. Columns that a unit holds never touch the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.columns import MESSAGE_SCHEMA, UNIT_COLUMNS, select_columns
+from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
+from rmqlog.commitlog_format.errors import (
+    CorruptRecordError,
+    SegmentExpiredError,
+    StoreError,
+    TruncatedFileError,
+)
+from rmqlog.commitlog_format.inner_batch import expand
+from rmqlog.commitlog_format.message import Message
+from rmqlog.commitlog_format.records import RecordDecoder
+from rmqlog.commitlog_format.store_files import QueueKey, QueueKind
+from rmqlog.commitlog_format.units import Units
+
+logger = logging.getLogger(__name__)
+
+#: Rows of a batch: fewer lose to the cost of calls, more fall out of the processor's cache.
+BATCH_ROW_COUNT = 12_288
+#: Record bytes of a batch.
+BATCH_SIZE = 16 * 1024 * 1024
+
+#: What a unit of a batch queue tells; size and tags code belong to the inner messages.
+_BATCH_UNIT_COLUMNS = UNIT_COLUMNS - {"storeSize", "tagsCode"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPolicy:
+    """What a reader does about what it cannot read; by default every damage raises."""
+
+    check_crc: bool = True
+    drop_malformed: bool = False
+    skip_expired: bool = False
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """What a reader left out, by its policy: counts, and the first few reasons."""
+
+    malformed_count: int = 0
+    expired_count: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    REASON_COUNT_MAX = 20
+
+    def note(self, error: StoreError) -> None:
+        """Keep a reason, and log it."""
+        if len(self.reasons) < self.REASON_COUNT_MAX:
+            self.reasons.append(str(error))
+        logger.warning("left out: %s", error)
+
+
+class MessageReader:
+    """Reads messages of one store as Arrow batches with the wanted columns."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        columns: Iterable[str] | None = None,
+        *,
+        broker_name: str = "",
+        policy: ReadPolicy | None = None,
+    ) -> None:
+        self.log = log
+        self.columns = select_columns(columns)
+        self.schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in self.columns])
+        self.broker_name = broker_name
+        self.policy = policy or ReadPolicy()
+        self.report = ReadReport()
+        from_record = [name for name in self.columns if name != "brokerName"]
+        # Topic, queue and flags are always read: a record must belong to the queue that names
+        # it, and flags tell an inner batch.
+        needed = dict.fromkeys([*from_record, "topic", "queueId", "sysFlag", "commitLogOffset"])
+        self._decoder = RecordDecoder(
+            tuple(needed), check_crc=self.policy.check_crc, limits=log.limits
+        )
+
+    def needs_log(self, kind: QueueKind) -> bool:
+        """Whether the wanted columns need more than the units of a queue."""
+        known = UNIT_COLUMNS if kind is QueueKind.SIMPLE else _BATCH_UNIT_COLUMNS
+        return not known.issuperset(self.columns)
+
+    def read(
+        self, key: QueueKey, kind: QueueKind, units: Units,
+        start: int | None = None, stop: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages of a queue's units; of an inner batch those in ``[start, stop)``."""
+        if not self.needs_log(kind):
+            for part in units.slices(BATCH_ROW_COUNT, 2**62):
+                yield self._from_units(key, part, start, stop)
+            return
+        for part in units.slices(BATCH_ROW_COUNT, BATCH_SIZE):
+            for run, run_units in self._runs(part):
+                batch = self._queue_batch(key, run, run_units, start, stop)
+                if batch.num_rows:
+                    yield batch
+
+    def read_run(
+        self, run: RecordRun, keep: Callable[[pa.RecordBatch], NDArray[np.bool_]] | None = None
+    ) -> pa.RecordBatch:
+        """The messages of a run of the log, inner batches expanded.
+
+        ``keep`` may choose records by their topic, queue and flags.
+        """
+        decoded = self._decode(run)
+        if keep is not None:
+            decoded = decoded.filter(pa.array(keep(decoded)))
+        if _has_inner_batch(decoded):
+            return self._expanded(decoded["commitLogOffset"].to_pylist(), run.window.path)
+        return self._finish(decoded, None)
+
+    def _runs(self, units: Units) -> Iterator[tuple[RecordRun, Units]]:
+        """Windows over the units' records; files that are gone are skipped if so asked."""
+        first = 0
+        while first < len(units):
+            rest = units.take(slice(first, None))
+            try:
+                for run in self.log.runs(rest.offsets, rest.sizes):
+                    yield run, units.take(slice(first, first + len(run.offsets)))
+                    first += len(run.offsets)
+            except SegmentExpiredError as error:
+                if not self.policy.skip_expired:
+                    raise
+                first += self._skip(error, self._expired_count(units, first))
+            except (CorruptRecordError, TruncatedFileError) as error:
+                if not self.policy.drop_malformed:
+                    raise
+                self.report.malformed_count += 1
+                self.report.note(error)
+                first += 1
+            else:
+                return
+
+    def _expired_count(self, units: Units, first: int) -> int:
+        """How many units from ``first`` on point into the file that is gone."""
+        offset = int(units.offsets[first])
+        after = [file.start for file in self.log.files.files if file.start > offset]
+        if not after:
+            return len(units) - first
+        return max(1, int(np.searchsorted(units.offsets[first:], after[0])))
+
+    def _skip(self, error: StoreError, count: int) -> int:
+        self.report.expired_count += count
+        self.report.note(error)
+        return count
+
+    def _queue_batch(
+        self, key: QueueKey, run: RecordRun, units: Units, start: int | None, stop: int | None
+    ) -> pa.RecordBatch:
+        decoded = self._decode(run, units.sizes)
+        if decoded.num_rows != len(units):
+            kept = np.isin(units.offsets, decoded["commitLogOffset"].to_numpy())
+            units = units.take(kept)
+        foreign = self._foreign(key, decoded)
+        if foreign.any():
+            decoded, units = self._without_foreign(key, decoded, units, foreign, run.window.path)
+        if _has_inner_batch(decoded):
+            batch = self._expanded(
+                decoded["commitLogOffset"].to_pylist(), run.window.path, units, start, stop
+            )
+            return batch
+        return self._finish(decoded, units)
+
+    def _decode(self, run: RecordRun, sizes: NDArray[np.int64] | None = None) -> pa.RecordBatch:
+        window, path = run.window, run.window.path
+        try:
+            return self._decoder.decode(window.data, window.start, run.offsets, path=path,
+                                        sizes=sizes)
+        except CorruptRecordError as error:
+            if not self.policy.drop_malformed:
+                raise
+            self.report.note(error)
+        bad = self._decoder.find_malformed(window.data, window.start, run.offsets, sizes=sizes)
+        self.report.malformed_count += int(bad.sum())
+        return self._decoder.decode(
+            window.data, window.start, run.offsets[~bad], path=path,
+            sizes=None if sizes is None else sizes[~bad],
+        )
+
+    def _foreign(self, key: QueueKey, decoded: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which records do not belong to the queue whose units name them."""
+        same = pc.and_(
+            pc.equal(decoded["topic"], key.topic), pc.equal(decoded["queueId"], key.queue_id)
+        )
+        foreign: NDArray[np.bool_] = ~same.to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(foreign).tolist():
+            message = self.log.message(decoded["commitLogOffset"][row].as_py(), check_crc=False)
+            foreign[row] = key.topic not in dispatched_names(message)
+        return foreign
+
+    def _without_foreign(
+        self, key: QueueKey, decoded: pa.RecordBatch, units: Units,
+        foreign: NDArray[np.bool_], path: str,
+    ) -> tuple[pa.RecordBatch, Units]:
+        row = int(np.flatnonzero(foreign)[0])
+        error = CorruptRecordError(
+            f"the record belongs to another queue than the unit of queue offset "
+            f"{units.queue_offsets[row]}", path, int(units.offsets[row]),
+            f"{decoded['topic'][row].as_py()!r} queue {decoded['queueId'][row].as_py()}",
+            f"{key.topic!r} queue {key.queue_id}",
+        )
+        if not self.policy.drop_malformed:
+            raise error
+        self.report.malformed_count += int(foreign.sum())
+        self.report.note(error)
+        return decoded.filter(pa.array(~foreign)), units.take(~foreign)
+
+    def _finish(self, decoded: pa.RecordBatch, units: Units | None) -> pa.RecordBatch:
+        """The wanted columns in order; what the queue says beats what the record says."""
+        arrays = []
+        for name in self.columns:
+            if name == "brokerName":
+                arrays.append(pa.repeat(pa.scalar(self.broker_name, pa.string()), decoded.num_rows))
+            elif name == "queueOffset" and units is not None:
+                arrays.append(pa.array(units.queue_offsets))
+            elif name == "tagsCode" and units is not None:
+                arrays.append(pa.array(units.tags_codes))
+            else:
+                arrays.append(decoded[name])
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _from_units(
+        self, key: QueueKey, units: Units, start: int | None, stop: int | None
+    ) -> pa.RecordBatch:
+        """Rows that units alone can give."""
+        offsets, queue_offsets = units.offsets, units.queue_offsets
+        if units.counts is not None:
+            offsets = np.repeat(offsets, units.counts)
+            inner = np.arange(len(offsets)) - np.repeat(
+                np.cumsum(units.counts) - units.counts, units.counts
+            )
+            queue_offsets = np.repeat(queue_offsets, units.counts) + inner
+            wanted = _between(queue_offsets, start, stop)
+            offsets, queue_offsets = offsets[wanted], queue_offsets[wanted]
+        count = len(offsets)
+        values = {
+            "brokerName": lambda: pa.repeat(pa.scalar(self.broker_name, pa.string()), count),
+            "topic": lambda: pa.repeat(pa.scalar(key.topic, pa.string()), count),
+            "queueId": lambda: pa.array(np.full(count, key.queue_id, np.int32)),
+            "queueOffset": lambda: pa.array(queue_offsets),
+            "commitLogOffset": lambda: pa.array(offsets),
+            "storeSize": lambda: pa.array(units.sizes.astype(np.int32)),
+            "tagsCode": lambda: pa.array(units.tags_codes),
+        }
+        arrays = [values[name]() for name in self.columns]
+        if not arrays:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _expanded(
+        self, offsets: Sequence[int], path: str, units: Units | None = None,
+        start: int | None = None, stop: int | None = None,
+    ) -> pa.RecordBatch:
+        """Message by message, inner batches unpacked: such records are rare and small."""
+        messages: list[Message] = []
+        for offset in offsets:
+            try:
+                message = self.log.message(offset, check_crc=self.policy.check_crc)
+                messages += expand(message, path=path, limits=self.log.limits)
+            except CorruptRecordError as error:
+                if not self.policy.drop_malformed:
+                    raise
+                self.report.malformed_count += 1
+                self.report.note(error)
+        if units is not None:
+            messages = [
+                message for message in messages
+                if (start is None or message.queue_offset >= start)
+                and (stop is None or message.queue_offset < stop)
+            ]
+        return messages_to_batch(messages, self.columns, self.broker_name)
+
+
+def dispatched_names(message: Message) -> list[str]:
+    """The further queues (light message queues) that a message was dispatched to."""
+    names = message.properties.get(layout.PROPERTY_MULTI_DISPATCH, "")
+    return names.split(layout.MULTI_DISPATCH_SEPARATOR) if names else []
+
+
+def messages_to_batch(
+    messages: Sequence[Message], columns: Sequence[str], broker_name: str = ""
+) -> pa.RecordBatch:
+    """Messages as a batch with the wanted columns."""
+    arrays = []
+    for name in columns:
+        values = [broker_name] * len(messages) if name == "brokerName" else [
+            _VALUES[name](message) for message in messages
+        ]
+        arrays.append(pa.array(values, MESSAGE_SCHEMA.field(name).type))
+    return pa.RecordBatch.from_arrays(
+        arrays, schema=pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+    )
+
+
+_VALUES: dict[str, Callable[[Message], object]] = {
+    "topic": lambda message: message.topic,
+    "queueId": lambda message: message.queue_id,
+    "queueOffset": lambda message: message.queue_offset,
+    "msgId": lambda message: message.msg_id,
+    "uniqKey": lambda message: message.uniq_key,
+    "tags": lambda message: message.tags,
+    "keys": lambda message: message.keys,
+    "body": lambda message: message.body,
+    "properties": lambda message: list(message.properties.items()),
+    "flag": lambda message: message.flag,
+    "sysFlag": lambda message: message.sys_flag,
+    "bornTimestamp": lambda message: message.born_timestamp_ms * 1000,
+    "bornHost": lambda message: message.born_host,
+    "storeTimestamp": lambda message: message.store_timestamp_ms * 1000,
+    "storeHost": lambda message: message.store_host,
+    "reconsumeTimes": lambda message: message.reconsume_times,
+    "preparedTransactionOffset": lambda message: message.prepared_transaction_offset,
+    "commitLogOffset": lambda message: message.commit_log_offset,
+    "storeSize": lambda message: message.store_size,
+    "bodyCrc": lambda message: message.body_crc,
+    "tagsCode": lambda message: message.tags_code,
+}
+
+
+def _has_inner_batch(decoded: pa.RecordBatch) -> bool:
+    flags = decoded["sysFlag"].to_numpy()
+    return bool((flags & layout.SysFlag.INNER_BATCH).any())
+
+
+def _between(
+    values: NDArray[np.int64], start: int | None, stop: int | None
+) -> NDArray[np.bool_]:
+    low = -1 if start is None else start
+    high = 2**63 - 1 if stop is None else stop
+    return (values >= low) & (values < high)

@@ -1,0 +1,165 @@
+"""One queue of a snapshot: the units of its files, and those that were not dispatched yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format.batch_consume_queue import BatchConsumeQueue
+from rmqlog.commitlog_format.consume_queue import ConsumeQueue
+from rmqlog.commitlog_format.errors import CorruptQueueError
+from rmqlog.commitlog_format.store_files import QueueKey, QueueKind
+from rmqlog.commitlog_format.unit_queue import UnitQueue
+from rmqlog.commitlog_format.units import NO_UNITS, Units, concatenate
+
+#: Units that are looked at in one step: 20 bytes each, a few megabytes together.
+STEP_COUNT = 262_144
+
+
+class QueueView:
+    """The messages ``[min_offset, max_offset)`` of one queue; immutable.
+
+    The files hold the units with indexes ``[start_index, stop_index)``; ``tail`` are those of
+    records behind the last dispatched one.
+    """
+
+    def __init__(
+        self,
+        key: QueueKey,
+        kind: QueueKind,
+        files: UnitQueue | None,
+        start_index: int,
+        stop_index: int,
+        tail: Units = NO_UNITS,
+    ) -> None:
+        self.key = key
+        self.kind = kind
+        self.files = files
+        self.start_index = start_index
+        self.stop_index = stop_index
+        self.tail = tail
+
+    @property
+    def topic(self) -> str:
+        """The queue's topic."""
+        return self.key.topic
+
+    @property
+    def queue_id(self) -> int:
+        """The queue's number in its topic."""
+        return self.key.queue_id
+
+    @cached_property
+    def dispatched_range(self) -> tuple[int, int]:
+        """The queue offsets ``[min, max)`` that the files hold."""
+        if isinstance(self.files, BatchConsumeQueue):
+            return self.files.offset_range(self.start_index, self.stop_index)
+        return self.start_index, self.stop_index
+
+    @property
+    def min_offset(self) -> int:
+        """The first queue offset whose record is still there."""
+        first, stop = self.dispatched_range
+        if first == stop and len(self.tail):
+            return int(self.tail.queue_offsets[0])
+        return first
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset behind the last message."""
+        if not len(self.tail):
+            return self.dispatched_range[1]
+        last = int(self.tail.queue_offsets[-1])
+        return last + (1 if self.tail.counts is None else int(self.tail.counts[-1]))
+
+    def __len__(self) -> int:
+        return self.max_offset - self.min_offset
+
+    def scan(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        tags_codes: Collection[int] | None = None,
+    ) -> Iterator[Units]:
+        """The units of the queue offsets ``[start, stop)``, ascending, in steps.
+
+        With ``tags_codes`` only those with one of the codes; a batch queue's units carry no
+        tags of their messages, so all of them are returned. The log is not touched.
+        """
+        start = self.min_offset if start is None else max(start, self.min_offset)
+        stop = self.max_offset if stop is None else min(stop, self.max_offset)
+        if isinstance(self.files, ConsumeQueue):
+            yield from self._scan_simple(self.files, start, stop, tags_codes)
+        elif isinstance(self.files, BatchConsumeQueue):
+            yield from self._scan_batch(self.files, start, stop)
+        tail = _within(self.tail, start, stop)
+        if tags_codes is not None and self.kind is QueueKind.SIMPLE:
+            tail = tail.take(np.isin(tail.tags_codes, list(tags_codes)))
+        if len(tail):
+            yield tail
+
+    def units(self, start: int, stop: int) -> Units:
+        """All units of the queue offsets ``[start, stop)`` at once."""
+        return concatenate(list(self.scan(start, stop)))
+
+    def _scan_simple(
+        self, files: ConsumeQueue, start: int, stop: int, tags_codes: Collection[int] | None
+    ) -> Iterator[Units]:
+        stop = min(stop, self.stop_index)
+        for first in range(start, stop, STEP_COUNT):
+            end = min(first + STEP_COUNT, stop)
+            if tags_codes is None:
+                units = files.units(first, end)
+                queue_offsets = np.arange(first, end, dtype=np.int64)
+            else:
+                queue_offsets, units = files.matching_units(first, end, tags_codes)
+            if len(units):
+                _check_units(units, queue_offsets, files)
+                yield Units(
+                    queue_offsets,
+                    units["commit_log_offset"].astype(np.int64),
+                    units["size"].astype(np.int64),
+                    files.tags_codes(units),
+                )
+
+    def _scan_batch(self, files: BatchConsumeQueue, start: int, stop: int) -> Iterator[Units]:
+        first_offset, stop_offset = self.dispatched_range
+        if max(start, first_offset) >= min(stop, stop_offset):
+            return
+        first = files.find(max(start, first_offset), self.start_index, self.stop_index)
+        last = files.find(min(stop, stop_offset) - 1, self.start_index, self.stop_index)
+        for begin in range(first, last + 1, STEP_COUNT):
+            units = files.units(begin, min(begin + STEP_COUNT, last + 1))
+            queue_offsets = units["base_offset"].astype(np.int64)
+            _check_units(units, queue_offsets, files)
+            yield Units(
+                queue_offsets,
+                units["commit_log_offset"].astype(np.int64),
+                units["size"].astype(np.int64),
+                units["tags_code"].astype(np.int64),
+                units["batch_count"].astype(np.int64),
+            )
+
+
+def _within(units: Units, start: int, stop: int) -> Units:
+    counts = np.ones(len(units), np.int64) if units.counts is None else units.counts
+    last = units.queue_offsets + counts - 1
+    return units.take((last >= start) & (units.queue_offsets < stop))
+
+
+def _check_units(
+    units: NDArray[np.void], queue_offsets: NDArray[np.int64], files: UnitQueue
+) -> None:
+    """Refuse units within a queue's bounds that point nowhere: holes and wild bytes."""
+    bad = np.flatnonzero((units["commit_log_offset"] < 0) | (units["size"] <= 0))
+    if len(bad):
+        unit = units[bad[0]]
+        raise CorruptQueueError(
+            f"unit of queue offset {queue_offsets[bad[0]]} points nowhere",
+            files.files.files[0].path if files.files.files else "",
+            found=f"offset {unit['commit_log_offset']}, size {unit['size']}",
+            expected="an offset of the log and a size",
+        )

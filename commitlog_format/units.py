@@ -1,0 +1,79 @@
+"""Queue units in whole columns, whatever file or rule they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Units of one queue, ascending: where each record is and what the queue says of it.
+
+    ``counts`` is how many messages each unit stands for; ``None`` means one each.
+    """
+
+    queue_offsets: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tags_codes: NDArray[np.int64]
+    counts: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def message_count(self) -> int:
+        """How many messages the units stand for."""
+        return len(self) if self.counts is None else int(self.counts.sum())
+
+    def take(self, selection: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Units:
+        """Some of the units."""
+        counts = None if self.counts is None else self.counts[selection]
+        return Units(
+            self.queue_offsets[selection],
+            self.offsets[selection],
+            self.sizes[selection],
+            self.tags_codes[selection],
+            counts,
+        )
+
+    def slices(self, count_max: int, size_max: int) -> Iterator[Units]:
+        """The units in runs of at most ``count_max`` units and ``size_max`` record bytes.
+
+        A unit that is larger than ``size_max`` is a run of its own.
+        """
+        ends = np.cumsum(self.sizes)
+        first = 0
+        while first < len(self):
+            before = int(ends[first - 1]) if first else 0
+            stop = int(np.searchsorted(ends, before + size_max, side="right"))
+            stop = min(max(stop, first + 1), first + count_max, len(self))
+            yield self.take(slice(first, stop))
+            first = stop
+
+
+def concatenate(parts: Sequence[Units]) -> Units:
+    """The units of several runs one behind another."""
+    if not parts:
+        return NO_UNITS
+    counts = None
+    if any(part.counts is not None for part in parts):
+        counts = np.concatenate(
+            [np.ones(len(part), np.int64) if part.counts is None else part.counts
+             for part in parts]
+        )
+    return Units(
+        np.concatenate([part.queue_offsets for part in parts]),
+        np.concatenate([part.offsets for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+        np.concatenate([part.tags_codes for part in parts]),
+        counts,
+    )
+
+
+_NOTHING = np.empty(0, np.int64)
+NO_UNITS = Units(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
