@@ -1,4 +1,4 @@
-"""The two checksums of a record: BODYCRC, and the ``__CRC32#`` property that newer brokers append."""
+"""The two checksums of a record: BODYCRC, and the ``__CRC32#`` property of newer brokers."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _decompress_lz4(data: bytes, size_limit: int) -> bytes:
         rest = stream.unused_data or b""
         if not rest:
             return b"".join(pieces)
-    _refuse_trailing(rest)
+    return _refuse_trailing(rest)
 
 
 def _decompress_zstd(data: bytes, limits: Limits) -> bytes:

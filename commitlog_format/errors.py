@@ -7,6 +7,7 @@ expected when it crosses a process boundary by pickling.
 from __future__ import annotations
 
 __all__ = [
+    "BatchLimitExceededError",
     "ChecksumError",
     "CommitStateUnknownError",
     "CorruptConfigError",
@@ -95,6 +96,10 @@ class ChecksumError(CorruptRecordError):
 
 class LimitExceededError(CorruptRecordError):
     """Raised when a value would need more memory or work than :mod:`limits` allows."""
+
+
+class BatchLimitExceededError(LimitExceededError):
+    """Raised when rows are too much for one batch together; fewer at a time may be fine."""
 
 
 class CorruptQueueError(StoreError):

@@ -37,7 +37,7 @@ def java_hashes(texts: pa.StringArray) -> NDArray[np.int32]:
 
 
 def index_hash(topic: str, key: str) -> int:
-    """The hash of an index entry: of ``topic#key``, never negative (IndexFile.indexKeyHashMethod)."""
+    """The hash in an index entry: of ``topic#key``, never negative (IndexFile)."""
     value = abs(java_hash(f"{topic}{INDEX_KEY_SEPARATOR}{key}"))
     return 0 if value == _MODULUS // 2 else value
 

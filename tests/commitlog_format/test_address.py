@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rmqlog.commitlog_format import address
 from rmqlog.commitlog_format.address import (
     HostColumn,

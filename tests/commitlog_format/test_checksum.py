@@ -7,6 +7,7 @@ import zlib
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rmqlog.commitlog_format.checksum import (
     body_crc,
     body_crcs,

@@ -9,6 +9,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rmqlog.commitlog_format.compression import compress, decompress
 from rmqlog.commitlog_format.errors import CorruptRecordError, LimitExceededError
 from rmqlog.commitlog_format.layout import Compression

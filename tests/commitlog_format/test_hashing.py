@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rmqlog.commitlog_format.hashing import index_hash, index_hashes, java_hash, java_hashes
 
 GOLDEN_HASHES = {

@@ -1,0 +1,110 @@
+"""Arrow columns of bytes and text from scattered places in one array of bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format.message import decode_text
+
+#: Arrow's offsets are 32 bits wide.
+MAX_COLUMN_SIZE = 2**31 - 1
+#: A view of no more bytes than this holds them itself.
+_INLINE_SIZE = 12
+_VIEW_WORDS = 4
+
+
+def items_at(
+    data: NDArray[np.uint8], positions: NDArray[np.int64], size: int
+) -> NDArray[np.void]:
+    """Copies of ``size`` bytes from each position; all of them must lie within ``data``."""
+    # A view in which every byte begins an item: indexing it copies whole items.
+    every_item = np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))
+    return every_item[positions]
+
+
+def gather_binary(
+    data: NDArray[np.uint8], positions: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> pa.BinaryArray:
+    """Pieces of ``data``, anywhere and of any size, as a column that shares no memory with it.
+
+    Arrow's views describe the pieces and its cast copies them: over 4 GB/s. The pieces must lie
+    within ``data``, and their sizes sum up to ``MAX_COLUMN_SIZE`` at most.
+    """
+    count = len(positions)
+    # A view is the size, then the bytes or: a prefix that nobody reads here, which buffer, where.
+    views = np.zeros((count, _VIEW_WORDS), np.int32)
+    views[:, 0] = sizes
+    views[:, 3] = positions
+    short = np.flatnonzero(sizes <= _INLINE_SIZE)
+    if len(short):
+        views[short, 1:] = _inline_bytes(data, positions[short], sizes[short])
+    array = pa.Array.from_buffers(
+        pa.binary_view(), count, [None, pa.py_buffer(views), pa.py_buffer(data)]
+    )
+    return array.cast(pa.binary())
+
+
+def _inline_bytes(
+    data: NDArray[np.uint8], positions: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """The 12 bytes from each position as three words; zeros behind the end of ``data``."""
+    words = np.zeros((len(positions), _INLINE_SIZE // 4), np.int32)
+    whole = positions <= len(data) - _INLINE_SIZE
+    if whole.any():
+        inside = items_at(data, positions[whole], _INLINE_SIZE)
+        words[whole] = inside.view(np.int32).reshape(-1, words.shape[1])
+    as_bytes = words.view(np.uint8)
+    for row in np.flatnonzero(~whole).tolist():
+        start, size = int(positions[row]), int(sizes[row])
+        as_bytes[row, :size] = data[start : start + size]
+    return words
+
+
+def slice_binary(
+    buffer: pa.Buffer, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> pa.BinaryArray:
+    """Pieces of a buffer that follow one another in it, with gaps of any size between them."""
+    # One array of pieces and gaps in turn, of which every other element is taken.
+    bounds = np.empty(2 * len(starts) + 1, np.int32)
+    bounds[0:-1:2] = starts
+    bounds[1::2] = ends
+    bounds[-1] = ends[-1] if len(ends) else 0
+    pieces_and_gaps = pa.Array.from_buffers(
+        pa.binary(), 2 * len(starts), [None, pa.py_buffer(bounds), buffer]
+    )
+    return pieces_and_gaps.take(pa.array(np.arange(0, 2 * len(starts), 2, dtype=np.int32)))
+
+
+def as_strings(column: pa.BinaryArray) -> pa.StringArray:
+    """The column as text; UTF-8 that is malformed reads as Java reads it (``decode_text``)."""
+    strings = pa.Array.from_buffers(
+        pa.string(), len(column), column.buffers(), column.null_count, column.offset
+    )
+    # ASCII, the common case, is seen at once; a cast to string would look at every element.
+    if column_bytes(column).max(initial=0) < 0x80:
+        return strings
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = [None if data is None else decode_text(data) for data in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    return strings
+
+
+def column_bytes(column: pa.BinaryArray) -> NDArray[np.uint8]:
+    """All bytes of a column's elements, one after another."""
+    bounds = column_bounds(column)
+    buffer = column.buffers()[2]
+    if buffer is None or buffer.size == 0:
+        return np.zeros(0, np.uint8)
+    return np.frombuffer(buffer, np.uint8)[bounds[0] : bounds[-1]]
+
+
+def column_bounds(column: pa.BinaryArray) -> NDArray[np.int32]:
+    """Where each element begins in the column's buffer, and where the last one ends."""
+    buffer = column.buffers()[1]
+    if buffer is None or buffer.size == 0:
+        return np.zeros(1, np.int32)
+    return np.frombuffer(buffer, np.int32)[column.offset : column.offset + len(column) + 1]

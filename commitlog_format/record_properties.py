@@ -1,0 +1,225 @@
+"""The properties of many records at once: the map column, and single properties as columns.
+
+All properties strings are gathered into one buffer and their separators found in one pass. In
+nearly every batch the records carry the same names in the same order (:class:`_UniformPairs`):
+then names and map offsets are constants and only values are cut out. Whatever differs takes
+the general way (:class:`_MixedPairs`). Both give what ``properties.parse_properties`` gives.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format.binary_columns import (
+    as_strings,
+    column_bounds,
+    column_bytes,
+    gather_binary,
+    items_at,
+    slice_binary,
+)
+from rmqlog.commitlog_format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from rmqlog.commitlog_format.message import decode_text
+from rmqlog.commitlog_format.record_fields import RecordFields
+
+#: A bit for each distinct name tells quickly whether a record repeats one.
+_MAX_NAME_BITS = 62
+
+
+class PropertyColumns:
+    """The properties of the records of one batch."""
+
+    def __init__(self, fields: RecordFields) -> None:
+        texts = gather_binary(fields.window, fields.properties.positions, fields.properties.sizes)
+        bounds = column_bounds(texts).astype(np.int64)
+        data = column_bytes(texts)
+        # Both separators, and NUL, which is none and very rare, are less than 3.
+        marks = np.flatnonzero(data <= PROPERTY_SEPARATOR)
+        self._pairs = _UniformPairs.find(data, bounds, marks) or _MixedPairs(data, bounds, marks)
+
+    def map_column(self) -> pa.MapArray:
+        """All properties, in the order of their first appearance."""
+        return self._pairs.map_column()
+
+    def column(self, name: str) -> pa.StringArray:
+        """One property; null where a record does not have it."""
+        return self._pairs.column(name)
+
+
+class _UniformPairs:
+    """Records that all have the same names in the same order, none of them twice."""
+
+    def __init__(
+        self, data: NDArray[np.uint8], names: list[str],
+        value_starts: NDArray[np.int64], value_ends: NDArray[np.int64],
+    ) -> None:
+        self._buffer = pa.py_buffer(data)
+        self._names = names
+        self._value_starts = value_starts
+        self._value_ends = value_ends
+
+    @staticmethod
+    def find(
+        data: NDArray[np.uint8], bounds: NDArray[np.int64], marks: NDArray[np.int64]
+    ) -> _UniformPairs | None:
+        """The pairs, or ``None`` if the records are not that uniform."""
+        row_count = len(bounds) - 1
+        mark_count = len(marks) // max(row_count, 1)
+        if mark_count == 0 or len(marks) != mark_count * row_count:
+            return None
+        starts, ends = bounds[:-1], bounds[1:]
+        matrix = marks.reshape(row_count, mark_count)
+        turns = np.resize(
+            np.array([NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR], np.uint8), mark_count
+        )
+        in_own_rows = (matrix[:, 0] >= starts).all() and (matrix[:, -1] < ends).all()
+        if not in_own_rows or not (data[matrix] == turns).all():
+            return None
+        value_ends = matrix[:, 1::2]
+        if mark_count % 2:  # the last pair has no separator behind it
+            value_ends = np.concatenate((value_ends, ends[:, np.newaxis]), axis=1)
+        elif not (matrix[:, -1] == ends - 1).all():
+            return None
+        name_ends = matrix[:, 0::2]
+        name_starts = np.empty_like(name_ends)
+        name_starts[:, 0] = starts
+        np.add(value_ends[:, :-1], 1, out=name_starts[:, 1:])
+        names = _common_names(data, name_starts, name_ends)
+        value_starts = name_ends + 1
+        if names is None or not (value_starts < value_ends).all():
+            return None
+        return _UniformPairs(data, names, value_starts, value_ends)
+
+    def map_column(self) -> pa.MapArray:
+        row_count, pair_count = self._value_starts.shape
+        bounds, keys = _repeated_names(tuple(self._names), row_count)
+        values = slice_binary(self._buffer, self._value_starts.ravel(), self._value_ends.ravel())
+        return pa.MapArray.from_arrays(bounds, keys, as_strings(values))
+
+    def column(self, name: str) -> pa.StringArray:
+        if name not in self._names:
+            return pa.nulls(len(self._value_starts), pa.string())
+        pair = self._names.index(name)
+        return as_strings(
+            slice_binary(self._buffer, self._value_starts[:, pair], self._value_ends[:, pair])
+        )
+
+
+def _common_names(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> list[str] | None:
+    """The names if every row has those of the first row and no name is empty or comes twice."""
+    sizes = ends[0] - starts[0]
+    if (sizes <= 0).any() or not (ends - starts == sizes).all():
+        return None
+    names = [data[start:end] for start, end in zip(starts[0], ends[0], strict=True)]
+    for pair, name in enumerate(names):
+        if not _all_equal(data, starts[:, pair], name):
+            return None
+    texts = [decode_text(name.tobytes()) for name in names]
+    return texts if len(set(texts)) == len(texts) else None
+
+
+def _all_equal(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], expected: NDArray[np.uint8]
+) -> bool:
+    """Whether the bytes from each start are the expected ones, compared in words."""
+    size = len(expected)
+    width = min(8, 1 << (size.bit_length() - 1))
+    # Words from the left, the last one moved back so that it ends where the bytes end.
+    for place in [*range(0, size - width, width), size - width]:
+        words = items_at(data, starts + place, width).view(f"u{width}")
+        if not (words == expected[place : place + width].view(f"u{width}")).all():
+            return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def _repeated_names(names: tuple[str, ...], row_count: int) -> tuple[pa.Array, pa.StringArray]:
+    """The offsets and the keys of a map column in which every row has the same names."""
+    bounds = np.arange(row_count + 1, dtype=np.int32) * np.int32(len(names))
+    indices = np.tile(np.arange(len(names), dtype=np.int32), row_count)
+    return pa.array(bounds), pa.array(names, pa.string()).take(pa.array(indices))
+
+
+class _MixedPairs:
+    """Records with any properties: unlike, repeated, cut off or none at all."""
+
+    def __init__(
+        self, data: NDArray[np.uint8], bounds: NDArray[np.int64], marks: NDArray[np.int64]
+    ) -> None:
+        self._row_count = len(bounds) - 1
+        name_starts, name_ends, value_ends = _find_pairs(data, bounds, marks)
+        buffer = pa.py_buffer(data)
+        #: The row of each pair.
+        self._rows = np.searchsorted(bounds, name_starts, "right") - 1
+        self._names = as_strings(slice_binary(buffer, name_starts, name_ends)).dictionary_encode()
+        self._values = as_strings(slice_binary(buffer, name_ends + 1, value_ends))
+        self._drop_repeated()
+
+    def map_column(self) -> pa.MapArray:
+        bounds = np.searchsorted(self._rows, np.arange(self._row_count + 1)).astype(np.int32)
+        keys = self._names.dictionary.take(self._names.indices)
+        return pa.MapArray.from_arrays(pa.array(bounds), keys, self._values)
+
+    def column(self, name: str) -> pa.StringArray:
+        code = pc.index(self._names.dictionary, pa.scalar(name)).as_py()
+        pairs = np.flatnonzero(self._names.indices.to_numpy() == code)
+        sources = np.full(self._row_count, -1, np.int64)
+        sources[self._rows[pairs]] = pairs
+        return self._values.take(pa.array(sources, mask=sources < 0))
+
+    def _drop_repeated(self) -> None:
+        """Of pairs of one row with one name keep the last value, in the place of the first."""
+        codes = self._names.indices.to_numpy().astype(np.int64)
+        name_count = len(self._names.dictionary)
+        if not _has_repeated(self._rows, codes, name_count):
+            return
+        _, firsts, places = np.unique(
+            self._rows * name_count + codes, return_index=True, return_inverse=True
+        )
+        lasts = np.empty(len(firsts), np.int64)
+        lasts[places] = np.arange(len(codes))  # of equal places the last assignment stays
+        kept = np.sort(firsts)
+        self._rows = self._rows[kept]
+        self._names = self._names.take(pa.array(kept))
+        self._values = self._values.take(pa.array(lasts[places[kept]]))
+
+
+def _find_pairs(
+    data: NDArray[np.uint8], bounds: NDArray[np.int64], marks: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Where each pair's name starts, its name ends and its value ends, empty ones left out."""
+    kinds = data[marks]
+    separators = marks[kinds == NAME_VALUE_SEPARATOR]
+    # A row ends its last pair whether or not a separator stands there; what is behind that
+    # separator is an empty pair, which is left out below.
+    ends = np.concatenate((marks[kinds == PROPERTY_SEPARATOR], bounds[1:]))
+    starts = np.concatenate((marks[kinds == PROPERTY_SEPARATOR] + 1, bounds[:-1]))
+    ends.sort(kind="stable")
+    starts.sort(kind="stable")
+    # The first 0x01 of a pair ends its name; a value may hold further ones.
+    nearest = np.searchsorted(separators, starts)
+    splits = np.append(separators, len(data))[nearest]
+    is_pair = (splits > starts) & (splits < ends - 1)
+    return starts[is_pair], splits[is_pair], ends[is_pair]
+
+
+def _has_repeated(
+    rows: NDArray[np.int64], codes: NDArray[np.int64], name_count: int
+) -> bool:
+    if len(rows) == 0:
+        return False
+    if name_count > _MAX_NAME_BITS:
+        return len(np.unique(rows * name_count + codes)) < len(rows)
+    bits = np.left_shift(np.int64(1), codes)
+    row_starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    # Adding bits differs from joining them as soon as one comes twice.
+    added = np.add.reduceat(bits, row_starts)
+    joined = np.bitwise_or.reduceat(bits, row_starts)
+    return bool((added != joined).any())
