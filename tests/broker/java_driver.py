@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .java_toolchain import Toolchain
+from .java_toolchain import QUICK_START, Toolchain
 
 ANSWER_LIMIT_SECONDS = 300.0
 STOP_LIMIT_SECONDS = 30.0
@@ -30,12 +30,17 @@ class JavaError(Exception):
 class JavaDriver:
     """A running driver; use as a context manager. ``log`` holds what the JVM wrote."""
 
-    def __init__(self, toolchain: Toolchain, home: Path, heap: str = "512m") -> None:
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        home: Path,
+        jvm_options: Sequence[str] = (*QUICK_START, "-Xmx512m"),
+    ) -> None:
         self.line = toolchain.line
         self.log = home / "driver.log"
         command = toolchain.command(
             "rmqlog.judge.Driver",
-            f"-Xmx{heap}",
+            *jvm_options,
             f"-Duser.home={home}",  # RocketMQ writes its logs there
             f"-Djava.io.tmpdir={home}",
             "-Drocketmq.client.logUseSlf4j=true",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .java_driver import JavaDriver, Settings
-from .java_toolchain import Toolchain
+from .java_toolchain import QUICK_START, Toolchain
 
 BROKER_NAME = "judge"
 START_LIMIT_SECONDS = 90.0
@@ -42,6 +42,11 @@ BROKER_DEFAULTS: Settings = {
     "maxHashSlotNum": 500,
     "maxIndexNum": 2_000,
 }
+
+FILE_SIZES = (
+    *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mappedFileSizeTimerLog"),
+    *("maxHashSlotNum", "maxIndexNum"),
+)
 
 # 4.9 refuses to start without these files in its home directory.
 LOGBACK_FILES = ("logback_broker.xml", "logback_namesrv.xml")
@@ -74,6 +79,7 @@ class Server:
             (home / "conf" / name).write_text(LOGBACK)
         command = toolchain.command(
             "rmqlog.judge.Server",
+            *QUICK_START,
             *("-Xms64m", "-Xmx384m", "-XX:MaxDirectMemorySize=256m"),
             f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}",
@@ -139,8 +145,8 @@ class Server:
 class RealBroker:
     """A broker on ``store``, its NameServer, and the client verbs of ``driver``.
 
-    ``settings`` go over ``BROKER_DEFAULTS`` by the broker's own names. Use as a context manager;
-    ``stop`` and ``kill`` may be called earlier.
+    ``settings`` go over ``BROKER_DEFAULTS`` by the broker's own names. As a context manager it
+    kills what was not stopped, so that a failed test leaves no process behind.
     """
 
     def __init__(
@@ -186,8 +192,22 @@ class RealBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._broker.running:
-            self.stop()
+        self.kill_if_running()
+
+    @property
+    def running(self) -> bool:
+        """Whether the broker's process is there."""
+        return self._broker.running
+
+    def kill_if_running(self) -> None:
+        """Leave no process behind."""
+        if self.running:
+            self.kill()
+
+    @property
+    def store_settings(self) -> Settings:
+        """The file sizes: what anybody else who opens the store must know."""
+        return {name: self.settings[name] for name in FILE_SIZES}
 
     @property
     def log_tail(self) -> str:

@@ -1,0 +1,104 @@
+"""The judge: RocketMQ's own classes and servers, of two release lines, asked by the tests here.
+
+* ``java5``, ``java4``: one JVM a session with the classes of 5.5.0 and 4.9.5 and a driver that
+  decodes records, opens stores, puts messages, holds the lock (``java_driver.JavaDriver``).
+* ``broker``: a function ``(line, store, settings) -> RealBroker`` that boots a NameServer and a
+  broker on loopback (``real_broker.RealBroker``); what a test leaves running is stopped.
+* ``traffic.send_everything`` sends every kind of message that a client can send.
+
+Classes come from Maven Central through ``java/pom.xml``; the driver in ``java/`` is compiled here.
+Without a JDK, Maven or a way to Maven Central every test of this folder is skipped with the
+reason. A broker that loses messages still exits 0: compare every row and every queue offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from broker.java_driver import JavaDriver, Settings
+from broker.java_toolchain import LINE_4, LINE_5, JavaUnavailableError, Line, Toolchain, prepare
+from broker.real_broker import RealBroker
+
+StartBroker = Callable[..., RealBroker]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder is of the broker tier."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.broker)
+
+
+@cache
+def _toolchain(line: Line) -> Toolchain | str:
+    """The toolchain, or why there is none: asked once, however many tests need it."""
+    try:
+        return prepare(line)
+    except JavaUnavailableError as error:
+        return str(error)
+
+
+def _toolchain_or_skip(line: Line) -> Toolchain:
+    found = _toolchain(line)
+    if isinstance(found, str):
+        pytest.skip(f"no real broker here: {found}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def java_driver(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[Line], JavaDriver]]:
+    """A function from a line to its driver, started once a session."""
+    drivers: dict[Line, JavaDriver] = {}
+
+    def find(line: Line) -> JavaDriver:
+        if line not in drivers:
+            home = tmp_path_factory.mktemp(f"driver-{line.version}")
+            drivers[line] = JavaDriver(_toolchain_or_skip(line), home)
+        return drivers[line]
+
+    yield find
+    for driver in drivers.values():
+        driver.close()
+
+
+@pytest.fixture(scope="session")
+def java5(java_driver: Callable[[Line], JavaDriver]) -> JavaDriver:
+    """The driver with the classes of 5.5.0."""
+    return java_driver(LINE_5)
+
+
+@pytest.fixture(scope="session")
+def java4(java_driver: Callable[[Line], JavaDriver]) -> JavaDriver:
+    """The driver with the classes of 4.9.5."""
+    return java_driver(LINE_4)
+
+
+@pytest.fixture(params=[LINE_5, LINE_4], ids=lambda line: line.version)
+def line(request: pytest.FixtureRequest) -> Line:
+    """Each of the two lines in turn."""
+    chosen: Line = request.param
+    return chosen
+
+
+@pytest.fixture
+def broker(
+    java_driver: Callable[[Line], JavaDriver], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartBroker]:
+    """A function that boots a broker of a line on a store; all are killed after the test."""
+    started: list[RealBroker] = []
+
+    def start(line: Line, store: Path, settings: Settings | None = None) -> RealBroker:
+        home = tmp_path_factory.mktemp(f"broker-{line.version}")
+        real_broker = RealBroker(_toolchain_or_skip(line), java_driver(line), home, store, settings)
+        started.append(real_broker)
+        return real_broker
+
+    yield start
+    for real_broker in started:
+        real_broker.kill_if_running()
