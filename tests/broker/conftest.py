@@ -18,7 +18,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
 from broker.java_driver import JavaDriver, Settings
 from broker.java_toolchain import LINE_4, LINE_5, JavaUnavailableError, Line, Toolchain, prepare
 from broker.real_broker import RealBroker

@@ -242,9 +242,7 @@ class RealBroker:
         """Create a topic and wait until clients can find it."""
         self.ask("create-topic", topic=topic, queueCount=queue_count)
 
-    def send(
-        self, messages: Sequence[Mapping[str, Any]], **options: Any
-    ) -> list[dict[str, Any]]:
+    def send(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[dict[str, Any]]:
         """Send with a real producer; options ``compression``, ``compressOver``, ``batch``."""
         return list(self.ask("send", messages=list(messages), **options))
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_stores import GoldenStore
-
 from broker.java_driver import JavaDriver, JavaError
 from broker.java_toolchain import Line
+from golden_stores import GoldenStore
 
 
 def golden_name(line: Line) -> str:
@@ -20,9 +19,7 @@ def golden_name(line: Line) -> str:
 
 
 @pytest.fixture
-def golden(
-    line: Line, golden_store: Callable[[str], GoldenStore], tmp_path: Path
-) -> GoldenStore:
+def golden(line: Line, golden_store: Callable[[str], GoldenStore], tmp_path: Path) -> GoldenStore:
     """A copy of the line's golden store that a broker may change."""
     original = golden_store(golden_name(line))
     shutil.copytree(original.path, tmp_path / original.name)
