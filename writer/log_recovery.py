@@ -1,0 +1,201 @@
+"""Finding the end of a log, and setting aside what lies behind it.
+
+A broker ends the log at the first record that does not check and deletes every later segment.
+We end it at the same place, but move what lies behind into a folder of its own, readable,
+with a note of what it was. The bytes in the log's last segment are then zeroed: else a record
+of before, at just the right place, could come back to life behind a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+
+import numpy as np
+
+from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.commit_log import CommitLog
+from rmqlog.commitlog_format.errors import StoreError
+from rmqlog.commitlog_format.log_walk import LogEnd, LogWalk
+from rmqlog.commitlog_format.segment import SegmentFile
+from rmqlog.writer.posix import Posix
+
+#: Bytes are copied, compared and zeroed in pieces of this size.
+_PIECE_SIZE = 4 * 1024 * 1024
+_REPORT_FILE = "report.json"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Something that was behind the end of the log, and where it is now.
+
+    ``segment`` is the file it was in, ``offset`` its physical offset, ``size`` its bytes,
+    ``message_count`` how many whole messages can be told in it, ``moved_to`` the file that
+    holds them now.
+    """
+
+    segment: str
+    offset: int
+    reason: str
+    size: int
+    message_count: int
+    moved_to: str
+
+
+def find_end(log: CommitLog, start: int) -> LogEnd:
+    """The end of the log, by checking every record from ``start`` on, bodies included."""
+    walk = LogWalk(log, start, check_crc=True)
+    for _ in walk:
+        pass
+    return walk.end
+
+
+def cut_behind(posix: Posix, store_path: str, log: CommitLog, end: LogEnd) -> list[Cut]:
+    """Set aside everything behind the end of the log; empty segments just go.
+
+    Killed at any point it can be run again: segments go last one first, so no gap appears,
+    and bytes are zeroed only when their copy is on disk.
+    """
+    later = [file for file in log.files.files if file.start >= end.offset]
+    current = [file for file in log.files.files if file.start < end.offset < file.end]
+    reason = str(end.reason or "bytes behind the end of the log")
+    aside = _Aside(posix, store_path)
+    cuts = [
+        aside.move_segment(file, _count_messages(log, file.start), reason)
+        for file in reversed(later)
+        if not _remove_if_empty(posix, file)
+    ]
+    if later:
+        posix.fsync_directory(os.path.dirname(later[0].path))
+    for file in current:
+        position = end.offset - file.start
+        stop = data_end(file.path, position)
+        if stop > position:
+            count = _count_messages(log, _behind_bad_record(file, end.offset))
+            cuts.append(aside.move_tail(file, position, stop, count, reason))
+    aside.write_report(cuts)
+    for cut in cuts:
+        logger.warning("cut off the log: %s", cut)
+    return cuts
+
+
+def data_end(path: str, start: int) -> int:
+    """The position behind the last byte that is not zero, or ``start`` if all from there are.
+
+    Holes are skipped, so a file made ahead costs nothing to look at.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for begin, stop in reversed(list(_data_ranges(descriptor, start))):
+            for piece in reversed(range(begin, stop, _PIECE_SIZE)):
+                content = os.pread(descriptor, min(_PIECE_SIZE, stop - piece), piece)
+                found = np.flatnonzero(np.frombuffer(content, np.uint8))
+                if len(found):
+                    return piece + int(found[-1]) + 1
+    finally:
+        os.close(descriptor)
+    return start
+
+
+def _data_ranges(descriptor: int, start: int) -> Iterator[tuple[int, int]]:
+    size = os.fstat(descriptor).st_size
+    while start < size:
+        try:
+            begin = os.lseek(descriptor, start, os.SEEK_DATA)
+        except OSError:  # nothing but a hole follows
+            return
+        start = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        yield begin, start
+
+
+def zero(posix: Posix, path: str, start: int, stop: int) -> None:
+    """Overwrite bytes of a file with zeros, on disk when it returns."""
+    descriptor = posix.open(path)
+    try:
+        for begin in range(start, stop, _PIECE_SIZE):
+            posix.pwrite(descriptor, bytes(min(_PIECE_SIZE, stop - begin)), begin)
+        posix.fsync(descriptor)
+    finally:
+        posix.close(descriptor)
+
+
+class _Aside:
+    """A dated folder in ``<store>/rmqlog`` for what is cut off, made when first needed."""
+
+    def __init__(self, posix: Posix, store_path: str) -> None:
+        self._posix = posix
+        self._parent = f"{store_path}/{layout.RMQLOG_DIRECTORY}"
+        self._path = ""
+
+    def path(self) -> str:
+        if not self._path:
+            now = datetime.now(timezone.utc)
+            self._path = f"{self._parent}/cut-{now:%Y%m%dT%H%M%S%f}"
+            self._posix.mkdir(self._path)
+            self._posix.fsync_directory(self._parent)
+        return self._path
+
+    def move_segment(self, file: SegmentFile, message_count: int, reason: str) -> Cut:
+        target = f"{self.path()}/{os.path.basename(file.path)}"
+        self._posix.rename(file.path, target)
+        self._posix.fsync_directory(self.path())
+        return Cut(file.path, file.start, reason, file.size, message_count, target)
+
+    def move_tail(
+        self, file: SegmentFile, start: int, stop: int, message_count: int, reason: str
+    ) -> Cut:
+        target = f"{self.path()}/{os.path.basename(file.path)}-from-{start}"
+        self._copy(file.path, start, stop, target)
+        zero(self._posix, file.path, start, stop)
+        return Cut(file.path, file.start + start, reason, stop - start, message_count, target)
+
+    def _copy(self, path: str, start: int, stop: int, target: str) -> None:
+        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._posix.open(target, create=True)
+        try:
+            for begin in range(start, stop, _PIECE_SIZE):
+                content = os.pread(source, min(_PIECE_SIZE, stop - begin), begin)
+                self._posix.pwrite(descriptor, content, begin - start)
+            self._posix.fsync(descriptor)
+        finally:
+            self._posix.close(descriptor)
+            os.close(source)
+        self._posix.fsync_directory(self.path())
+
+    def write_report(self, cuts: list[Cut]) -> None:
+        if cuts:
+            content = json.dumps([asdict(cut) for cut in cuts], indent=2)
+            self._posix.replace_file(f"{self.path()}/{_REPORT_FILE}", content.encode())
+
+
+def _remove_if_empty(posix: Posix, file: SegmentFile) -> bool:
+    """Remove a segment that was only made ahead."""
+    if data_end(file.path, 0):
+        return False
+    posix.unlink(file.path)
+    return True
+
+
+def _behind_bad_record(file: SegmentFile, offset: int) -> int:
+    """Where the next record would begin if only the body of this one were bad."""
+    with open(file.path, "rb") as source:
+        source.seek(offset - file.start)
+        prefix = source.read(layout.PREFIX.size)
+    size, magic = layout.PREFIX.unpack(prefix.ljust(layout.PREFIX.size, b"\0"))
+    is_record = magic in (layout.MAGIC_V1, layout.MAGIC_V2) and size >= layout.MIN_RECORD_SIZE
+    return offset + (int(size) if is_record else 0)
+
+
+def _count_messages(log: CommitLog, start: int) -> int:
+    """Whole messages of one segment from a place on, as far as they follow one another."""
+    try:
+        file = log.files.file_of(start)
+        return sum(len(run.offsets) for run in LogWalk(log, start, file.end, check_crc=True))
+    except StoreError:
+        return 0

@@ -1,0 +1,195 @@
+"""Finding the ends of queues, and clearing what lies behind them.
+
+Queue units are derived from the log, so units that cannot be trusted are zeroed and made
+anew from it. A broker leaves them in place and overwrites them one by one; after a second
+crash it may then take them for true.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.commit_log import CommitLog
+from rmqlog.commitlog_format.errors import StoreError
+from rmqlog.commitlog_format.files import FileAccess
+from rmqlog.commitlog_format.segment import FileQueue, SegmentFile
+from rmqlog.commitlog_format.store_files import QueueFolder, QueueKey, QueueKind
+from rmqlog.commitlog_format.unit_queue import UnitQueue
+from rmqlog.writer.log_recovery import data_end, zero
+from rmqlog.writer.posix import Posix
+
+_UNITS = {
+    QueueKind.SIMPLE: layout.CONSUME_QUEUE_UNIT,
+    QueueKind.BATCH: layout.BATCH_CONSUME_QUEUE_UNIT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEnd:
+    """Where a queue ends: the byte behind its last unit, and the end of that unit's record.
+
+    ``lost`` tells that units behind it were not as they must be, so that the log has to be
+    dispatched again from ``max_physical_offset`` on.
+    """
+
+    end: int
+    max_physical_offset: int
+    lost: bool = False
+
+
+class QueueRecovery:
+    """Finds and cuts the ends of queues of one store; ``log`` is its log, however long."""
+
+    def __init__(
+        self, posix: Posix, access: FileAccess, log: CommitLog, file_size: int
+    ) -> None:
+        self._posix = posix
+        self._access = access
+        self._log = log
+        self._file_size = file_size
+
+    def ends(self, folders: Iterable[QueueFolder]) -> dict[QueueKey, QueueEnd]:
+        """Where the queues of a cleanly closed store end, in a few reads each."""
+        found = {}
+        for folder in folders:
+            files = FileQueue.open(self._access, [folder.path])
+            if files.files:
+                found[folder.key] = self._end(folder, files)
+        return found
+
+    def _end(self, folder: QueueFolder, files: FileQueue) -> QueueEnd:
+        queue = UnitQueue(files, _UNITS[folder.kind], self._log.limits)
+        end = queue.find_end(
+            lambda unit, _: self._is_record_of(folder.key, unit), self._log.start
+        )
+        return QueueEnd(end * queue.unit_dtype.itemsize, _record_end(queue, end))
+
+    def cut(self, folder: QueueFolder, limit: int) -> QueueEnd | None:
+        """Cut a queue behind its last sound unit whose record begins below ``limit``.
+
+        ``None`` when nothing is left and the queue begins anew with its next message. Every
+        unit of the file that holds the end is looked at: after a crash any page may be lost.
+        """
+        unit = _UNITS[folder.kind]
+        listed = FileQueue.open(self._access, [folder.path])
+        files = _leading(listed.files, self._size_of(unit))
+        removed = [*listed.files[len(files) :], *self._empty_files(folder.path)]
+        while len(files) > 1 and not self._begins_below(files[-1], unit, limit):
+            removed.append(files.pop())
+        lost = any(self._begins_below(file, unit, limit) for file in removed)
+        self._remove(removed)
+        if not files:
+            return QueueEnd(0, 0, lost) if lost else None
+        file = files[-1]
+        stop = data_end(file.path, 0)
+        units = self._units(file, unit, stop)
+        count = _sound_count(units, limit)
+        lost = lost or bool(_looks_sound(units[count:], limit).any())
+        while count and not self._is_record_of(folder.key, units[count - 1]):
+            count -= 1
+        position = count * unit.itemsize
+        if stop > position:
+            zero(self._posix, file.path, position, stop)
+        if count == 0 and file.start == 0:
+            self._remove([file])
+            return QueueEnd(0, 0, lost) if lost else None
+        return QueueEnd(file.start + position, _end_of(units[:count]), lost)
+
+    def _size_of(self, unit: np.dtype[np.void]) -> int:
+        """The size that files of such a queue must have (0: whatever they have)."""
+        return self._file_size if unit is layout.CONSUME_QUEUE_UNIT else 0
+
+    def _empty_files(self, directory: str) -> list[SegmentFile]:
+        """Files of length 0: somebody was killed while making them."""
+        return [
+            SegmentFile(f"{directory}/{entry.name}", 0, 0)
+            for entry in self._access.list(directory)
+            if entry.is_file and entry.size == 0
+        ]
+
+    def _units(
+        self, file: SegmentFile, unit: np.dtype[np.void], stop: int
+    ) -> NDArray[np.void]:
+        whole = min(-(-stop // unit.itemsize) * unit.itemsize, file.size)
+        return np.frombuffer(self._access.open(file.path).read(0, whole), unit)
+
+    def _begins_below(self, file: SegmentFile, unit: np.dtype[np.void], limit: int) -> bool:
+        """Whether the first unit of a file looks sound."""
+        if file.size < unit.itemsize:
+            return False
+        return bool(_looks_sound(self._units(file, unit, unit.itemsize), limit)[0])
+
+    def _remove(self, files: Sequence[SegmentFile]) -> None:
+        for file in sorted(files, key=lambda file: file.start, reverse=True):
+            self._posix.unlink(file.path)
+        if files:
+            self._posix.fsync_directory(os.path.dirname(files[0].path))
+
+    def _is_record_of(self, key: QueueKey, unit: np.void) -> bool:
+        """Whether a unit's record is there and of this queue; expired ones count as there."""
+        offset = int(unit["commit_log_offset"])
+        if offset < self._log.start or int(unit["size"]) == layout.PRE_BLANK_SIZE:
+            return True
+        try:
+            record = self._log.record(offset)
+        except StoreError:
+            return False
+        if record.total_size != unit["size"]:
+            return False
+        # A light queue is fed by records of other topics.
+        is_light = key.topic.startswith(layout.LMQ_TOPIC_PREFIX)
+        return is_light or (
+            record.topic == key.topic.encode() and record.queue_id == key.queue_id
+        )
+
+
+def _leading(files: Sequence[SegmentFile], size: int) -> list[SegmentFile]:
+    """The files up to the first one of a wrong size or behind a gap."""
+    kept: list[SegmentFile] = []
+    for file in files:
+        if (size and file.size != size) or (kept and kept[-1].end != file.start):
+            break
+        kept.append(file)
+    return kept
+
+
+def _is_blank(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (units["size"] == layout.PRE_BLANK_SIZE) & (
+        units["commit_log_offset"] == 0
+    )
+    return found
+
+
+def _looks_sound(units: NDArray[np.void], limit: int) -> NDArray[np.bool_]:
+    """Which units could be true ones of records below ``limit``."""
+    offsets = units["commit_log_offset"]
+    found: NDArray[np.bool_] = (units["size"] > 0) & (offsets >= 0) & (offsets < limit)
+    return found | _is_blank(units)
+
+
+def _sound_count(units: NDArray[np.void], limit: int) -> int:
+    """How many leading units look sound: their offsets rise, and pre-blank ones come first."""
+    if not len(units):
+        return 0
+    sound = _looks_sound(units, limit)
+    offsets = units["commit_log_offset"].astype(np.int64)
+    blank = _is_blank(units)
+    sound[1:] &= blank[:-1] | (~blank[1:] & (offsets[1:] > offsets[:-1]))
+    return int(np.argmin(sound)) if not sound.all() else len(units)
+
+
+def _record_end(queue: UnitQueue, end: int) -> int:
+    return _end_of(queue.units(end - 1, end)) if end > queue.first_index else 0
+
+
+def _end_of(units: NDArray[np.void]) -> int:
+    """The end of the last unit's record; a pre-blank unit has none."""
+    if not len(units) or _is_blank(units[-1:])[0]:
+        return 0
+    return int(units[-1]["commit_log_offset"]) + int(units[-1]["size"])
