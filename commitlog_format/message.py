@@ -6,6 +6,7 @@ and encoding are mirror images, field by field.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ from rmqlog.commitlog_format.properties import parse_properties
 
 #: Java's Long.MAX_VALUE milliseconds do not fit into Arrow's microseconds.
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
+_ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_REPLACEMENT = "\ufffd".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +288,15 @@ def decode_message(
 
 
 def decode_text(data: bytes) -> str:
-    """UTF-8 as Java reads it: what is malformed becomes U+FFFD, it is not an error."""
-    return data.decode("utf-8", errors="replace")
+    """UTF-8 as Java reads it: what is malformed becomes U+FFFD, it is not an error.
+
+    Python and Java count malformed sequences alike, except that an encoded surrogate is one for
+    Java.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return _ENCODED_SURROGATE.sub(_REPLACEMENT, data).decode("utf-8", errors="replace")
 
 
 def tags_code(topic: str, properties: Mapping[str, str], store_timestamp_ms: int) -> int:
