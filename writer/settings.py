@@ -70,6 +70,7 @@ class StoreSettings:
 
     fileReservedTime: int = 72
     diskMaxUsedSpaceRatio: int = 75
+    diskSpaceCleanForciblyRatio: int = 85
 
     brokerName: str = "broker-a"
     brokerClusterName: str = "DefaultCluster"
