@@ -9,6 +9,7 @@ not check. Unlike a broker we delete no log: what lies behind the end is moved a
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,9 @@ from rmqlog.writer.log_recovery import Cut, cut_behind, find_end
 from rmqlog.writer.posix import SCRATCH_PREFIX, Posix
 from rmqlog.writer.queue_recovery import QueueEnd, QueueRecovery
 from rmqlog.writer.settings import StoreSettings
+
+#: A checkpoint may be so far in the future, by clocks that were set back since.
+_CLOCK_STEP_MS = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,10 @@ class _Recovery:
 
     def _after_clean_close(self) -> RecoveryReport:
         ends = self.queues.ends(self._folders(QueueKind.SIMPLE))
-        dispatched = max((end.max_physical_offset for end in ends.values()), default=0)
+        batch_ends = self.queues.ends(self._folders(QueueKind.BATCH))
+        dispatched = max(
+            (end.max_physical_offset for end in (*ends.values(), *batch_ends.values())), default=0
+        )
         walk_start = self._segment_start(dispatched)
         log_end, cuts = self._end_log(walk_start)
         if log_end < dispatched:
@@ -204,11 +211,16 @@ def _check_sizes(segments: tuple[SegmentFile, ...], size: int) -> None:
 
 
 def _checkpoint(access: FileAccess, store_path: str) -> Checkpoint:
-    """What is known to be flushed; a checkpoint that cannot be read vouches for nothing."""
+    """What is known to be flushed; a checkpoint that cannot be true vouches for nothing."""
     try:
-        return read_checkpoint(access, store_path)
+        checkpoint = read_checkpoint(access, store_path)
     except CorruptConfigError:
         return Checkpoint()
+    latest = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+    # The file has no checksum, so a sector of garbage must be told by its values.
+    if latest > time.time() * 1000 + _CLOCK_STEP_MS or checkpoint.index_msg_timestamp > latest:
+        return Checkpoint()
+    return checkpoint
 
 
 def _remove_scratch(posix: Posix, access: FileAccess, store_path: str) -> None:
