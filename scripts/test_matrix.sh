@@ -23,7 +23,7 @@ run_corner() { # python, pyspark, pytest's arguments
     [ -x "$venv/bin/pytest" ] || "$python" -m venv --clear "$venv"
     constraints_for "$spark" >"$venv/constraints.txt"
     rm -rf build/lib build/bdist.* # a wheel would take in what earlier builds left there
-    "$venv/bin/pip" install --quiet -c "$venv/constraints.txt" 'setuptools>=77'
+    "$venv/bin/python" -m pip install --quiet -c "$venv/constraints.txt" pip setuptools
     "$venv/bin/pip" install --quiet --no-build-isolation -c "$venv/constraints.txt" '.[test]'
     "$venv/bin/pip" install --quiet --no-build-isolation --no-deps --force-reinstall .
     "$venv/bin/python" -m pytest -q "$@"

@@ -76,7 +76,8 @@ RULES: list[tuple[Callable[[SourceFile], Violations], tuple[str, ...], list[tupl
             ("writer/commit.py", "os.rename(a, b)"),
             ("writer/commit.py", "os.pwrite(descriptor, data, 0)"),
             ("writer/commit.py", "from os import replace"),
-            ("writer/commit.py", "import shutil"),
+            ("writer/commit.py", "shutil.rmtree(path)"),
+            ("writer/commit.py", "from shutil import move"),
             ("spark_datasource/sink.py", "Path(p).write_text('x')"),
             ("spark_datasource/sink.py", "open(p, 'ab')"),
             ("commitlog_format/x.py", "open(p, mode='r+b')"),
@@ -107,6 +108,7 @@ INNOCENT = SourceFile(
     "writer/x.py",
     '''"""A module."""
 import os
+import shutil
 from rmqlog.commitlog_format import layout
 from rmqlog.writer.posix import Posix
 
@@ -119,7 +121,7 @@ class Commit:
     def publish(self, posix: Posix, text: str) -> str:
         """Rename through the seam."""
         posix.rename("a", "b")
-        os.path.join("a", "b")
+        shutil.disk_usage(os.path.join("a", "b"))
         with open("a", "rb") as file:
             file.read()
         return text.replace(">", "> i")
