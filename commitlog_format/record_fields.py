@@ -70,7 +70,7 @@ class RecordFields:
         self.limits = limits
         self._positions = offsets - base_offset
         self._claimed_sizes = sizes
-        self._check_window()
+        self._check_window(base_offset)
         self.groups: list[RecordGroup] = []
         self._find_groups()
         self._check_headers()
@@ -118,18 +118,17 @@ class RecordFields:
         ]
         return kind(reason, self.path, int(self.offsets[row]), *plain)
 
-    def _check_window(self) -> None:
+    def _check_window(self, base_offset: int) -> None:
         if len(self.window) > MAX_COLUMN_SIZE:
             raise LimitExceededError(
                 "the window is larger than any segment", self.path,
                 found=len(self.window), expected=MAX_COLUMN_SIZE,
             )
-        positions = self._positions
         self.require(
-            positions >= 0, CorruptRecordError, "the record lies before the bytes at hand",
-            self.offsets, self.offsets - positions,
+            self.offsets >= base_offset, CorruptRecordError,
+            "the record lies before the bytes at hand", self.offsets, base_offset,
         )
-        left = len(self.window) - positions
+        left = len(self.window) - self._positions
         self.require(
             left >= layout.MIN_RECORD_SIZE, TruncatedRecordError,
             "too few bytes for a record", np.maximum(left, 0), layout.MIN_RECORD_SIZE,

@@ -96,7 +96,7 @@ class _UniformPairs:
         return _UniformPairs(data, names, value_starts, value_ends)
 
     def map_column(self) -> pa.MapArray:
-        row_count, pair_count = self._value_starts.shape
+        row_count = len(self._value_starts)
         bounds, keys = _repeated_names(tuple(self._names), row_count)
         values = slice_binary(self._buffer, self._value_starts.ravel(), self._value_ends.ravel())
         return pa.MapArray.from_arrays(bounds, keys, as_strings(values))
