@@ -111,14 +111,17 @@ def message_id_column(
     store_hosts: NDArray[np.void], physical_offsets: NDArray[np.int64]
 ) -> pa.StringArray:
     """The offset message ids of hosts that are all 8 or all 20 bytes wide."""
-    count = len(store_hosts)
     host_size = store_hosts.dtype.itemsize
-    id_size = host_size + I64.size
-    ids = np.empty(count, np.dtype([("host", f"V{host_size}"), ("offset", ">i8")]))
+    ids = np.empty(len(store_hosts), np.dtype([("host", f"V{host_size}"), ("offset", ">i8")]))
     ids["host"] = store_hosts
     ids["offset"] = physical_offsets
-    digits = _HEX_WORDS[ids.view(">u2")]
-    ends = np.arange(count + 1, dtype=np.int32) * np.int32(2 * id_size)
+    return hex_column(ids)
+
+
+def hex_column(items: NDArray[np.void]) -> pa.StringArray:
+    """The upper-case hex digits of items, which have an even number of bytes."""
+    digits = _HEX_WORDS[items.view(">u2")]
+    ends = np.arange(len(items) + 1, dtype=np.int32) * np.int32(2 * items.dtype.itemsize)
     return pa.Array.from_buffers(
-        pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(digits)]
+        pa.string(), len(items), [None, pa.py_buffer(ends), pa.py_buffer(digits)]
     )

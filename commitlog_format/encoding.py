@@ -50,10 +50,16 @@ class ByteColumn:
         """The bytes of a string or binary array, not copied; a null is an empty value."""
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        if not (pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):
-            array = array.cast(pa.large_binary())
+        if not _has_offsets(array.type):
+            array = array.cast(pa.binary())
+        wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+        width = np.dtype(np.int64 if wide else np.int32)
         _, offset_buffer, data_buffer = array.buffers()
-        offsets = np.frombuffer(offset_buffer, np.int64, len(array) + 1, array.offset * 8)
+        if len(array) == 0:
+            return cls(np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64))
+        offsets = np.frombuffer(
+            offset_buffer, width, len(array) + 1, array.offset * width.itemsize
+        ).astype(np.int64)
         sizes = np.diff(offsets)
         if array.null_count:
             sizes[np.asarray(array.is_null())] = 0
@@ -75,6 +81,15 @@ class ByteColumn:
         return pa.LargeBinaryArray.from_buffers(
             pa.large_binary(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         )
+
+
+def _has_offsets(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_large_binary(kind)
+    )
 
 
 def put_values(

@@ -117,6 +117,13 @@ class StoreSettings:
         return tuple(levels)
 
     @property
+    def store_host(self) -> str:
+        """The address and port that records name as their store host."""
+        is_v6 = ":" in self.brokerIP1
+        address = f"[{self.brokerIP1}]" if is_v6 else self.brokerIP1
+        return f"{address}:{self.listenPort}"
+
+    @property
     def indexes_tags(self) -> bool:
         """Whether each tag gets an index entry of its own."""
         major, minor = self.brokerVersion.split(".")[:2]

@@ -1,0 +1,217 @@
+"""What a broker makes of each record behind the log: queue units and index entries.
+
+The order of things is the broker's (CommitLogDispatcherBuildConsumeQueue, then
+CommitLogDispatcherBuildIndex), so that for the same log the same bytes come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.hashing import index_hashes
+from rmqlog.commitlog_format.layout import CONSUME_QUEUE_UNIT, SysFlag
+from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.writer.index_writer import IndexWriter
+from rmqlog.writer.queue_table import QueueTable
+
+_TAG_TOPIC_SUFFIX = f"{layout.INDEX_KEY_SEPARATOR}{layout.INDEX_TAG_PREFIX[0]}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DispatchBatch:
+    """Records in log order, with what queues and index want to know of each.
+
+    ``queue_codes`` are positions in ``queues``. Texts are null where a record
+    lacks the property. ``lmq_units`` are further units: row, queue, queue offset.
+    """
+
+    queues: Sequence[QueueKey]
+    queue_codes: NDArray[np.int32]
+    queue_offset: NDArray[np.int64]
+    physical_offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    sys_flag: NDArray[np.int32]
+    store_timestamp: NDArray[np.int64]
+    tags_code: NDArray[np.int64]
+    uniq_keys: pa.StringArray
+    keys: pa.StringArray
+    tags: pa.StringArray
+    lmq_units: Sequence[tuple[int, QueueKey, int]] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.physical_offset)
+
+    @property
+    def end(self) -> int:
+        """The physical offset behind the last record."""
+        return int(self.physical_offset[-1] + self.size[-1])
+
+
+class Dispatcher:
+    """Brings queues and index up to date with the log, batch by batch, in log order."""
+
+    def __init__(
+        self, queues: QueueTable, index: IndexWriter | None, *, index_tags: bool
+    ) -> None:
+        self.queues = queues
+        self.index = index
+        self.index_tags = index_tags
+        #: Store time of the last record that was dispatched, for the checkpoint.
+        self.last_timestamp = 0
+        #: The physical offset up to which everything was dispatched.
+        self.end = 0
+
+    def dispatch(self, batch: DispatchBatch) -> None:
+        """Append the units and entries of records that follow those dispatched before."""
+        if not len(batch):
+            return
+        for key, units, offsets in _units_by_queue(batch):
+            self.queues.queue(key).append(units, offsets)
+        if self.index is not None:
+            self._dispatch_index(self.index, batch)
+        self.last_timestamp = int(batch.store_timestamp[-1])
+        self.end = batch.end
+
+    def _dispatch_index(self, index: IndexWriter, batch: DispatchBatch) -> None:
+        index.begin_record()
+        rows, hashes = index_entries(batch, index_tags=self.index_tags)
+        keep = _is_indexed(batch, index.end_physical_offset)
+        if not keep.all():
+            entry_kept = keep[rows]
+            rows, hashes = rows[entry_kept], hashes[entry_kept]
+        index.put(hashes, batch.physical_offset[rows], batch.store_timestamp[rows])
+        # Any record behind the last entry would have asked for a file with room.
+        if not len(rows) or rows[-1] < len(batch) - 1:
+            index.begin_record()
+
+
+def _is_indexed(batch: DispatchBatch, indexed_to: int) -> NDArray[np.bool_]:
+    """A record at the index's end is indexed again, as after every restart of a broker."""
+    transaction = batch.sys_flag & layout.TRANSACTION_MASK
+    keep: NDArray[np.bool_] = (batch.physical_offset >= indexed_to) & (
+        transaction != int(SysFlag.TRANSACTION_ROLLBACK)
+    )
+    return keep
+
+
+def _units_by_queue(
+    batch: DispatchBatch,
+) -> Iterator[tuple[QueueKey, NDArray[np.void], NDArray[np.int64]]]:
+    """The units of each queue in log order; prepared and rolled back messages have none."""
+    units = np.empty(len(batch), CONSUME_QUEUE_UNIT)
+    units["commit_log_offset"] = batch.physical_offset
+    units["size"] = batch.size
+    units["tags_code"] = batch.tags_code
+    transaction = batch.sys_flag & layout.TRANSACTION_MASK
+    in_queue = (transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))
+    rows = np.flatnonzero(in_queue)
+    order = rows[np.argsort(batch.queue_codes[rows], kind="stable")]
+    # As opaque items: numpy gathers structured ones field by field.
+    ordered = units.view(f"V{CONSUME_QUEUE_UNIT.itemsize}")[order].view(CONSUME_QUEUE_UNIT)
+    offsets = batch.queue_offset[order]
+    counts = np.bincount(batch.queue_codes[rows], minlength=len(batch.queues)).tolist()
+    start = 0
+    for key, count in zip(batch.queues, counts, strict=True):
+        if count:
+            yield key, ordered[start : start + count], offsets[start : start + count]
+        start += count
+    for row, key, queue_offset in batch.lmq_units:
+        yield key, units[row : row + 1], np.array([queue_offset], np.int64)
+
+
+def index_entries(
+    batch: DispatchBatch, *, index_tags: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The row and the hash of every index entry, in the broker's order.
+
+    For each record its UNIQ_KEY, then each token of KEYS, then (since 5.5) its tag.
+    """
+    topics = _topics(batch)
+    uniq_rows = _present_rows(batch.uniq_keys)
+    key_rows, tokens = _key_tokens(batch.keys)
+    columns = [
+        (uniq_rows, batch.uniq_keys.drop_null(), ""),
+        (key_rows, tokens, ""),
+    ]
+    if index_tags:
+        tag_rows = np.flatnonzero(_non_empty(batch.tags))
+        columns.append((tag_rows, batch.tags.take(pa.array(tag_rows)), _TAG_TOPIC_SUFFIX))
+    hashes = [_hashes(topics, rows, texts, suffix) for rows, texts, suffix in columns]
+    return _in_row_order([rows for rows, _, _ in columns], hashes, len(batch))
+
+
+def _in_row_order(
+    rows: list[NDArray[np.int64]], hashes: list[NDArray[np.int32]], row_count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Merge columns of entries: by row, and within a row one column after the other."""
+    counts = np.zeros(row_count, np.int64)
+    column_counts = [np.bincount(column, minlength=row_count) for column in rows]
+    for count in column_counts:
+        counts += count
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if row_count else 0
+    positions = ends - counts
+    merged = np.empty(total, np.int32)
+    for column, values, count in zip(rows, hashes, column_counts, strict=True):
+        if len(column) == row_count and int(count.max(initial=0)) <= 1:
+            merged[positions] = values
+        else:
+            # The first entry of a row stands at its position, its further ones behind it.
+            firsts = np.repeat(np.cumsum(count) - count, count)
+            merged[positions[column] + np.arange(len(column)) - firsts] = values
+        positions += count
+    return np.repeat(np.arange(row_count), counts), merged
+
+
+def _topics(batch: DispatchBatch) -> str | pa.StringArray:
+    """The topic of all records, or of each one."""
+    names = [key.topic for key in batch.queues]
+    if len(set(names)) == 1:
+        return names[0]
+    return pa.array(names, pa.string()).take(pa.array(batch.queue_codes))
+
+
+def _hashes(
+    topics: str | pa.StringArray, rows: NDArray[np.int64], texts: pa.StringArray, suffix: str
+) -> NDArray[np.int32]:
+    if isinstance(topics, str):
+        return index_hashes(topics + suffix, texts)
+    of_rows = topics.take(pa.array(rows))
+    if suffix:
+        of_rows = pc.binary_join_element_wise(of_rows, suffix, "")
+    return index_hashes(of_rows, texts)
+
+
+def _present_rows(texts: pa.StringArray) -> NDArray[np.int64]:
+    if texts.null_count == 0:
+        return np.arange(len(texts))
+    return np.flatnonzero(np.asarray(texts.is_valid()))
+
+
+def _non_empty(texts: pa.StringArray) -> NDArray[np.bool_]:
+    lengths = pc.fill_null(pc.binary_length(texts), 0)
+    return np.asarray(lengths) > 0
+
+
+def _key_tokens(keys: pa.StringArray) -> tuple[NDArray[np.int64], pa.StringArray]:
+    """The tokens of KEYS that are not empty, and the row of each; duplicates stay."""
+    rows = np.flatnonzero(_non_empty(keys))
+    present = keys if len(rows) == len(keys) else keys.take(pa.array(rows))
+    if not _contains_separator(present):
+        return rows, present
+    lists = pc.split_pattern(present, layout.KEY_SEPARATOR)
+    tokens = lists.flatten()
+    token_rows = rows[np.asarray(pc.list_parent_indices(lists))]
+    kept = np.flatnonzero(_non_empty(tokens))
+    return token_rows[kept], tokens.take(pa.array(kept))
+
+
+def _contains_separator(texts: pa.StringArray) -> bool:
+    return bool(pc.any(pc.match_substring(texts, layout.KEY_SEPARATOR)).as_py())

@@ -1,0 +1,260 @@
+"""Index files as a broker fills them (IndexService, IndexFile.putKey), many entries at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqlog.commitlog_format.errors import CorruptIndexError
+from rmqlog.commitlog_format.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
+from rmqlog.writer.segments import FileSet, MappedFile
+from rmqlog.writer.settings import StoreSettings
+
+_RESERVE_STEP = 16 * 1024 * 1024
+_TIME_DIFF_MAX = 2**31 - 1
+
+
+class IndexFileWriter:
+    """One index file: header, slots, and entries chained from newest to oldest."""
+
+    def __init__(self, files: FileSet, path: str, slot_count: int, entry_count: int) -> None:
+        self.path = path
+        self.slot_count = slot_count
+        self.entry_count = entry_count
+        self._entries_position = INDEX_HEADER.itemsize + slot_count * INDEX_SLOT.itemsize
+        size = self._entries_position + entry_count * INDEX_ENTRY.itemsize
+        self._file = MappedFile(files, path, size, min(_RESERVE_STEP, size))
+        self._flushed_count = 0
+        self.begin_timestamp = 0
+        self.end_timestamp = 0
+        self.begin_physical_offset = 0
+        self.end_physical_offset = 0
+        self.hash_slot_count = 0
+        #: One more than there are entries: entry 0 does not exist.
+        self.index_count = 1
+
+    @classmethod
+    def create(
+        cls, files: FileSet, path: str, slot_count: int, entry_count: int,
+        before: IndexFileWriter | None,
+    ) -> IndexFileWriter:
+        """A new file. It takes over where the one before it ended, as a broker's does."""
+        made = cls(files, path, slot_count, entry_count)
+        made._file.create()
+        # Slots are written all over their area, so all of it is reserved first.
+        made._file.reserve(0, made._entries_position)
+        if before is not None:
+            made.begin_physical_offset = made.end_physical_offset = before.end_physical_offset
+            made.begin_timestamp = made.end_timestamp = before.end_timestamp
+        made._store_header()
+        return made
+
+    @classmethod
+    def open(
+        cls, files: FileSet, path: str, slot_count: int, entry_count: int
+    ) -> IndexFileWriter:
+        """A file that is there; its header is believed."""
+        opened = cls(files, path, slot_count, entry_count)
+        if os.path.getsize(path) != opened._file.size:
+            raise CorruptIndexError(
+                "index file has another size than configured", path,
+                found=os.path.getsize(path), expected=opened._file.size,
+            )
+        header = opened._file.array[: INDEX_HEADER.itemsize].view(INDEX_HEADER)[0]
+        opened.begin_timestamp = int(header["begin_timestamp"])
+        opened.end_timestamp = int(header["end_timestamp"])
+        opened.begin_physical_offset = int(header["begin_physical_offset"])
+        opened.end_physical_offset = int(header["end_physical_offset"])
+        opened.hash_slot_count = int(header["hash_slot_count"])
+        opened.index_count = max(int(header["index_count"]), 1)
+        opened._flushed_count = opened.index_count
+        opened._file.reserve(0, opened._entry_position(opened.index_count))
+        return opened
+
+    @property
+    def room(self) -> int:
+        """How many entries still fit."""
+        return max(self.entry_count - self.index_count, 0)
+
+    def put(
+        self,
+        hashes: NDArray[np.int32],
+        physical_offsets: NDArray[np.int64],
+        timestamps: NDArray[np.int64],
+    ) -> None:
+        """Append entries, at most ``room`` of them, in the order given."""
+        count = len(hashes)
+        numbers = np.arange(self.index_count, self.index_count + count, dtype=np.int64)
+        slots = hashes.astype(np.int64) % self.slot_count
+        entries = np.empty(count, INDEX_ENTRY)
+        entries["key_hash"] = hashes
+        entries["physical_offset"] = physical_offsets
+        entries["time_diff_s"] = self._time_diffs(timestamps)
+        last_slots, last_numbers = self._chain(slots, numbers, entries)
+        position = self._entry_position(self.index_count)
+        size = count * INDEX_ENTRY.itemsize
+        self._file.store(position, entries.view(np.uint8), size)
+        self._file.scatter(
+            INDEX_HEADER.itemsize + last_slots * INDEX_SLOT.itemsize,
+            INDEX_SLOT.itemsize,
+            last_numbers.astype(INDEX_SLOT),
+        )
+        if self.index_count <= 1:
+            self.begin_physical_offset = int(physical_offsets[0])
+            self.begin_timestamp = int(timestamps[0])
+        self.index_count += count
+        self.end_physical_offset = int(physical_offsets[-1])
+        self.end_timestamp = int(timestamps[-1])
+        self._store_header()
+
+    def _chain(
+        self, slots: NDArray[np.int64], numbers: NDArray[np.int64], entries: NDArray[np.void]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Link each entry to the one before it in its slot; the slots that change, and to what.
+
+        After one sort by slot and number, an entry's predecessor is its neighbour; the first of
+        a slot continues the chain that the file has, the last one becomes the slot's value.
+        """
+        first_number = int(numbers[0])
+        ordered = np.sort((slots << 32) | (numbers - first_number))
+        slots = ordered >> 32
+        rows = ordered & 0xFFFFFFFF
+        numbers = rows + first_number
+        is_first = np.empty(len(slots), np.bool_)
+        is_first[0] = True
+        np.not_equal(slots[1:], slots[:-1], out=is_first[1:])
+        firsts = np.flatnonzero(is_first)
+        table = self._file.array[INDEX_HEADER.itemsize : self._entries_position].view(INDEX_SLOT)
+        heads = table[slots[firsts]].astype(np.int64)
+        # A slot that points outside of the entries is taken for an empty one.
+        heads[(heads <= 0) | (heads > numbers[firsts])] = 0
+        previous = np.empty(len(slots), np.int64)
+        previous[1:] = numbers[:-1]
+        previous[firsts] = heads
+        entries["previous"][rows] = previous
+        self.hash_slot_count += int(np.count_nonzero(heads == 0))
+        lasts = np.append(firsts[1:], len(slots)) - 1
+        return slots[lasts], numbers[lasts]
+
+    def _time_diffs(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Seconds after the file's begin; the very first entry still counts from the begin that
+        the file took over from the one before it."""
+        begins = np.full(len(timestamps), self.begin_timestamp, np.int64)
+        if self.index_count <= 1:
+            begins[1:] = timestamps[0]
+        diffs = np.clip((timestamps - begins) // 1000, 0, _TIME_DIFF_MAX)
+        diffs[begins <= 0] = 0
+        return diffs
+
+    def _entry_position(self, number: int) -> int:
+        return self._entries_position + number * INDEX_ENTRY.itemsize
+
+    def _store_header(self) -> None:
+        header = np.zeros(1, INDEX_HEADER)
+        header[0] = (
+            self.begin_timestamp, self.end_timestamp, self.begin_physical_offset,
+            self.end_physical_offset, self.hash_slot_count, self.index_count,
+        )
+        self._file.store(0, header.view(np.uint8), INDEX_HEADER.itemsize)
+
+    def flush(self) -> None:
+        """All entries are on disk when it returns, before the header that counts them."""
+        if self._flushed_count == self.index_count:
+            return
+        count = self.index_count
+        self._file.sync(self._entry_position(max(self._flushed_count, 1)),
+                        self._entry_position(count))
+        self._file.sync(0, self._entries_position)
+        self._flushed_count = count
+
+
+class IndexWriter:
+    """The index files of a store; entries go to the last one, and a full one is followed by a
+    new one, named by the time at which it is made."""
+
+    def __init__(self, files: FileSet, directory: str, settings: StoreSettings) -> None:
+        self.files = files
+        self.directory = directory
+        self.slot_count = settings.maxHashSlotNum
+        self.entry_count = settings.maxIndexNum
+        self._last: IndexFileWriter | None = None
+        self._unflushed: list[IndexFileWriter] = []
+        #: The latest message in a full, flushed file: what the checkpoint says of the index.
+        self.safe_timestamp = 0
+        names = self._names()
+        if names:
+            self._last = IndexFileWriter.open(
+                files, f"{directory}/{names[-1]}", self.slot_count, self.entry_count
+            )
+
+    @property
+    def end_physical_offset(self) -> int:
+        """The last record that has an entry; older ones are not indexed again."""
+        return self._last.end_physical_offset if self._last is not None else 0
+
+    @property
+    def entry_count_of_last(self) -> int:
+        """Entries in the last file."""
+        return self._last.index_count - 1 if self._last is not None else 0
+
+    def begin_record(self) -> None:
+        """A broker looks for a file with room for every record, even for one without keys."""
+        if self._last is None or self._last.room == 0:
+            self._roll()
+
+    def put(
+        self,
+        hashes: NDArray[np.int32],
+        physical_offsets: NDArray[np.int64],
+        timestamps: NDArray[np.int64],
+    ) -> None:
+        """Append entries in the order given, rolling to new files as they fill."""
+        done = 0
+        while done < len(hashes):
+            if self._last is None or self._last.room == 0:
+                self._roll()
+            assert self._last is not None
+            stop = min(done + self._last.room, len(hashes))
+            self._last.put(hashes[done:stop], physical_offsets[done:stop], timestamps[done:stop])
+            done = stop
+
+    def _roll(self) -> None:
+        before = self._last
+        path = f"{self.directory}/{self._new_name()}"
+        self._last = IndexFileWriter.create(
+            self.files, path, self.slot_count, self.entry_count, before
+        )
+        self._unflushed.append(self._last)
+
+    def _new_name(self) -> str:
+        """The local time in milliseconds; later than every name that is there."""
+        now = datetime.fromtimestamp(time.time())
+        name = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}")
+        names = self._names()
+        return str(max(name, int(names[-1]) + 1 if names else 0))
+
+    def _names(self) -> list[str]:
+        if not os.path.isdir(self.directory):
+            return []
+        return sorted(name for name in os.listdir(self.directory) if name.isdigit())
+
+    def flush(self) -> None:
+        """All entries are on disk when it returns."""
+        last = self._last
+        unflushed = [file for file in self._unflushed if file is not last]
+        if last is not None:
+            unflushed.append(last)
+        for file in unflushed:
+            file.flush()
+            if file.room == 0:
+                self.safe_timestamp = max(self.safe_timestamp, file.end_timestamp)
+        self._unflushed = [] if last is None else [last]
+        # Full files are not written again.
+        for file in unflushed:
+            if file is not last:
+                self.files.release(file.path)
+                self._unflushed = [kept for kept in self._unflushed if kept is not file]

@@ -1,0 +1,115 @@
+"""Dispatch from the log itself: after a crash, and to make queues and index anew.
+
+The broker's ReputMessageService. An append hands its columns to the dispatcher directly; what
+is read back from the log comes out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
+from rmqlog.commitlog_format.encoding import dictionary_codes
+from rmqlog.commitlog_format.log_walk import LogWalk
+from rmqlog.commitlog_format.message import Message
+from rmqlog.commitlog_format.records import RecordDecoder
+from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.writer.dispatch import DispatchBatch, Dispatcher
+from rmqlog.writer.settings import StoreSettings
+
+_COLUMNS = (
+    *("topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp", "commitLogOffset"),
+    *("storeSize", "tagsCode", "tags", "keys", "uniqKey"),
+)
+_MICROSECONDS = 1000
+
+
+def dispatch_log(
+    log: CommitLog, start: int, stop: int, dispatcher: Dispatcher, settings: StoreSettings
+) -> int:
+    """Dispatch the records of ``[start, stop)``; returns how many. One that is not sound ends
+    it, as it ends the log."""
+    count = 0
+    walk = LogWalk(log, start, stop)
+    decoder = RecordDecoder(_COLUMNS, check_crc=False, limits=log.limits)
+    for run in walk:
+        for batch in _batches(log, run, decoder, settings):
+            dispatcher.dispatch(batch)
+            count += len(batch)
+    return count
+
+
+def _batches(
+    log: CommitLog, run: RecordRun, decoder: RecordDecoder, settings: StoreSettings
+) -> Iterator[DispatchBatch]:
+    decoded = decoder.decode_batches(
+        run.window.data, run.window.start, run.offsets, path=run.window.path
+    )
+    for columns in decoded:
+        batch = _dispatch_batch(columns)
+        if settings.enableMultiDispatch and settings.enableLmq and _mentions_lmq(run):
+            batch = _with_lmq_units(log, batch)
+        yield batch
+
+
+def _dispatch_batch(columns: pa.RecordBatch) -> DispatchBatch:
+    topics, topic_codes = dictionary_codes(columns["topic"])
+    queue_id = columns["queueId"].to_numpy()
+    pairs = (topic_codes.astype(np.int64) << 32) | queue_id.astype(np.int64)
+    present, queue_codes = np.unique(pairs, return_inverse=True)
+    queues = [QueueKey(topics[pair >> 32], pair & 0xFFFFFFFF) for pair in present.tolist()]
+    timestamps = columns["storeTimestamp"].view(pa.int64()).to_numpy() // _MICROSECONDS
+    return DispatchBatch(
+        queues=queues,
+        queue_codes=queue_codes.astype(np.int32),
+        queue_offset=columns["queueOffset"].to_numpy(),
+        physical_offset=columns["commitLogOffset"].to_numpy(),
+        size=columns["storeSize"].to_numpy().astype(np.int64),
+        sys_flag=columns["sysFlag"].to_numpy(),
+        store_timestamp=timestamps,
+        tags_code=columns["tagsCode"].to_numpy(),
+        uniq_keys=columns["uniqKey"],
+        keys=columns["keys"],
+        tags=columns["tags"],
+    )
+
+
+def _mentions_lmq(run: RecordRun) -> bool:
+    return layout.PROPERTY_MULTI_DISPATCH.encode() in run.window.data.tobytes()
+
+
+def _with_lmq_units(log: CommitLog, batch: DispatchBatch) -> DispatchBatch:
+    """The batch with the units of light message queues, which are rare: record by record."""
+    found: list[tuple[int, QueueKey, int]] = []
+    for row, offset in enumerate(batch.physical_offset.tolist()):
+        message = log.message(offset, check_crc=False)
+        found.extend((row, key, queue_offset) for key, queue_offset in lmq_queues(message))
+    return DispatchBatch(
+        **{
+            name: getattr(batch, name)
+            for name in DispatchBatch.__dataclass_fields__
+            if name != "lmq_units"
+        },
+        lmq_units=found,
+    )
+
+
+def lmq_queues(message: Message) -> list[tuple[QueueKey, int]]:
+    """The light message queues that a message is also in, and its offset in each."""
+    topic = message.topic
+    if topic.startswith((layout.RETRY_TOPIC_PREFIX, "rmq_sys_")) or topic == layout.SCHEDULE_TOPIC:
+        return []
+    separator = layout.MULTI_DISPATCH_SEPARATOR
+    names = message.properties.get(layout.PROPERTY_MULTI_DISPATCH, "").split(separator)
+    offsets = message.properties.get(layout.PROPERTY_MULTI_QUEUE_OFFSET, "").split(separator)
+    if len(names) != len(offsets):
+        return []
+    return [
+        (QueueKey(name, 0), int(offset))
+        for name, offset in zip(names, offsets, strict=True)
+        if name.startswith(layout.LMQ_TOPIC_PREFIX) and "/" not in name and offset.isdigit()
+    ]
