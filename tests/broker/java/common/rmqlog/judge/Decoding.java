@@ -55,11 +55,18 @@ final class Decoding {
         return message == null ? JsonNull.INSTANCE : Messages.toJson(message);
     }
 
-    /** checkMessageAndReturnSize with the CRC on, as recovery after a crash calls it. */
+    /** What the dispatcher would be told, if the store accepts the record. */
     private static JsonObject check(byte[] bytes) throws Exception {
-        DispatchRequest found = store().getCommitLog()
-            .checkMessageAndReturnSize(ByteBuffer.wrap(bytes), true, false);
         JsonObject json = new JsonObject();
+        DispatchRequest found;
+        try {
+            found = LINE.check(store(), ByteBuffer.wrap(bytes));
+        } catch (OutOfMemoryError allocation) {
+            // 4.9 allocates whatever length it reads; a broker would end here.
+            json.addProperty("success", false);
+            json.addProperty("size", -1);
+            return json;
+        }
         json.addProperty("success", found.isSuccess());
         json.addProperty("size", found.getMsgSize());
         if (found.isSuccess() && found.getMsgSize() > 0) {
@@ -83,6 +90,7 @@ final class Decoding {
             Path root = Files.createTempDirectory("judge");
             MessageStoreConfig config = Stores.config(root, new JsonObject());
             judge = LINE.newStore(config, Collections.emptyMap());
+            judge.load(); // 4.9 learns its delay levels here
             Stores.deleteAtExit(root);
         }
         return judge;

@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 
@@ -59,6 +60,9 @@ interface Line {
 
     /** MessageDecoder's message at the buffer's position, or null where it refuses. */
     MessageExt decode(ByteBuffer buffer, boolean decompress, boolean checkCrc);
+
+    /** checkMessageAndReturnSize with the CRC on, as recovery after a crash calls it. */
+    DispatchRequest check(DefaultMessageStore store, ByteBuffer buffer);
 
     /** Whether decode can be told not to check the body's CRC, or to check it. */
     boolean choosesCrcCheck();

@@ -10,6 +10,7 @@ import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.MessageExtBrokerInner;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
@@ -80,6 +81,11 @@ final class ThisLine implements Line {
     @Override
     public MessageExt decode(ByteBuffer buffer, boolean decompress, boolean checkCrc) {
         return MessageDecoder.decode(buffer, true, decompress, false);
+    }
+
+    @Override
+    public DispatchRequest check(DefaultMessageStore store, ByteBuffer buffer) {
+        return store.getCommitLog().checkMessageAndReturnSize(buffer, true, true);
     }
 
     @Override

@@ -14,6 +14,7 @@ import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
@@ -96,6 +97,11 @@ final class ThisLine implements Line {
     @Override
     public MessageExt decode(ByteBuffer buffer, boolean decompress, boolean checkCrc) {
         return MessageDecoder.decode(buffer, true, decompress, false, false, checkCrc);
+    }
+
+    @Override
+    public DispatchRequest check(DefaultMessageStore store, ByteBuffer buffer) {
+        return store.getCommitLog().checkMessageAndReturnSize(buffer, true, false, true);
     }
 
     @Override

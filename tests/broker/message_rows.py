@@ -1,0 +1,73 @@
+"""Messages of both sides in one form: dictionaries in the columns of rmqlog.
+
+Two fields are not stored but made by who reads: MIN_OFFSET and MAX_OFFSET among the properties of
+a pulled message, and bit 0 of the sysFlag, which some decoders clear after decompression.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from golden_stores import host_text
+
+from rmqlog.commitlog_format.layout import SysFlag
+from rmqlog.commitlog_format.message import Message
+
+Row = dict[str, Any]
+ADDED_BY_PULL = frozenset({"MIN_OFFSET", "MAX_OFFSET"})
+
+
+def java_row(message: Mapping[str, Any]) -> Row:
+    """A message as RocketMQ's classes give it."""
+    row = dict(message)
+    row["body"] = base64.b64decode(row.pop("bodyBase64"))
+    row["bornHost"] = host_text(row["bornHost"])
+    row["storeHost"] = host_text(row["storeHost"])
+    row["sysFlag"] &= ~SysFlag.COMPRESSED
+    properties = row["properties"] or {}
+    row["properties"] = {n: value for n, value in properties.items() if n not in ADDED_BY_PULL}
+    return row
+
+
+def message_row(message: Message) -> Row:
+    """A message as rmqlog's scalar decoder gives it."""
+    return {
+        "topic": message.topic,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "msgId": message.msg_id,
+        "uniqKey": message.uniq_key,
+        "tags": message.tags,
+        "keys": message.keys,
+        "body": message.body,
+        "properties": dict(message.properties),
+        "flag": message.flag,
+        "sysFlag": message.sys_flag & ~SysFlag.COMPRESSED,
+        "bornTimestamp": message.born_timestamp_ms,
+        "bornHost": message.born_host,
+        "storeTimestamp": message.store_timestamp_ms,
+        "storeHost": message.store_host,
+        "reconsumeTimes": message.reconsume_times,
+        "preparedTransactionOffset": message.prepared_transaction_offset,
+        "commitLogOffset": message.commit_log_offset,
+        "storeSize": message.store_size,
+        "bodyCrc": message.body_crc,
+    }
+
+
+def arrow_rows(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    """Messages as rmqlog's columnar decoder gives them, without brokerName and tagsCode."""
+    rows = []
+    for batch in batches:
+        for name in ("bornTimestamp", "storeTimestamp"):
+            place = batch.schema.get_field_index(name)
+            milliseconds = batch.column(name).cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+            batch = batch.set_column(place, name, milliseconds)
+        for row in batch.drop_columns(["brokerName", "tagsCode"]).to_pylist():
+            row["properties"] = dict(row["properties"])
+            row["sysFlag"] &= ~SysFlag.COMPRESSED
+            rows.append(row)
+    return rows
