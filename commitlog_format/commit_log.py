@@ -19,10 +19,12 @@ from rmqlog.commitlog_format.errors import (
     SegmentExpiredError,
     TruncatedRecordError,
 )
+from rmqlog.commitlog_format.files import FileAccess
 from rmqlog.commitlog_format.layout import PREFIX
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
 from rmqlog.commitlog_format.message import Message, Record, decode_record, to_message
 from rmqlog.commitlog_format.segment import FileQueue, SegmentFile, Window
+from rmqlog.commitlog_format.store_files import LogFolders, open_log_files
 
 #: Enough for most records in one read; a larger one takes a second.
 _FIRST_READ_SIZE = 1024
@@ -147,3 +149,15 @@ class CommitLog:
                 file.end - offset,
             )
 
+
+def open_commit_log(
+    access: FileAccess, folders: LogFolders, limits: Limits = DEFAULT_LIMITS
+) -> CommitLog:
+    """The log in its folders; nothing else of the store is listed."""
+    files = open_log_files(access, folders)
+    dledger_start = None
+    if folders.dledger_path:
+        prefix = f"{folders.dledger_path}/{layout.DLEDGER_DATA_DIRECTORY}/"
+        own = [file.start for file in files.files if file.path.startswith(prefix)]
+        dledger_start = min(own, default=files.end)
+    return CommitLog(files, dledger_start=dledger_start, limits=limits)

@@ -9,11 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.address import decode_message_id
 from rmqlog.commitlog_format.checkpoint import Checkpoint, read_checkpoint
 from rmqlog.commitlog_format.columns import MESSAGE_SCHEMA
-from rmqlog.commitlog_format.commit_log import CommitLog
+from rmqlog.commitlog_format.commit_log import open_commit_log
 from rmqlog.commitlog_format.config_files import ConfigFiles, read_config_files
 from rmqlog.commitlog_format.dledger import committed_end
 from rmqlog.commitlog_format.errors import (
@@ -39,10 +38,10 @@ from rmqlog.commitlog_format.store_files import (
     QueueKey,
     QueueKind,
     list_store,
-    open_log_files,
 )
 from rmqlog.commitlog_format.tags import TagFilter
 from rmqlog.commitlog_format.tail import tail_units
+from rmqlog.commitlog_format.time_search import first_stored_at
 from rmqlog.commitlog_format.units import NO_UNITS, Units
 
 
@@ -51,8 +50,9 @@ class Store:
 
     ``end`` pins the snapshot to a physical offset; without it the end is found when the store is
     opened (in a store without queue files: when it is first needed, by a walk of its last
-    segment). ``log_directories`` are the broker's ``storePathCommitLog`` where it is not
-    ``commitlog``. Nothing is ever changed and no lock is taken.
+    segment). With ``dispatched_end`` too, which is that of the same snapshot, no queue is opened
+    before it is asked for. ``log_directories`` are the broker's ``storePathCommitLog`` where it
+    is not ``commitlog``. Nothing is ever changed and no lock is taken.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Store:
         path: str,
         *,
         end: int | None = None,
+        dispatched_end: int | None = None,
         log_directories: Sequence[str] = (),
         index_slot_count: int | None = None,
         broker_name: str | None = None,
@@ -72,15 +73,16 @@ class Store:
         self.path = self.files.path
         self.broker_name = broker_name or self.path.rsplit("/", 1)[-1]
         self.index_slot_count = index_slot_count
-        self.log = self._open_log()
+        self.log = open_commit_log(self.access, self.files, limits)
         self._pinned_end = end
+        self._pinned_dispatched_end = dispatched_end
         if end is None and self.files.queues:
             _ = self.end
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (
-            self.path, self.end, self.files.log_directories, self.index_slot_count,
-            self.broker_name, self.access, self.limits,
+            self.path, self.end, self.dispatched_end, self.files.log_directories,
+            self.index_slot_count, self.broker_name, self.access, self.limits,
         )
 
     def __repr__(self) -> str:
@@ -104,8 +106,9 @@ class Store:
     def log_end(self) -> LogEnd:
         """Where the log ended when the snapshot was taken, and why there."""
         found = find_log_end(self.log, self._last_dispatched)
+        dledger = self.files.dledger_path
         bounds = [
-            committed_end(self.access, self.files.dledger_path) if self.files.dledger_path else None,
+            committed_end(self.access, dledger) if dledger else None,
             pending_commit_start(self.access, self.path, self.log),
         ]
         for bound in bounds:
@@ -116,6 +119,8 @@ class Store:
     @cached_property
     def dispatched_end(self) -> int:
         """The physical offset behind the last record that has a queue unit."""
+        if self._pinned_dispatched_end is not None:
+            return min(self._pinned_dispatched_end, self.end)
         last = self._last_dispatched
         return self.start if last is None else min(last, self.end)
 
@@ -135,15 +140,6 @@ class Store:
             files = open_queue_files(self.access, self.files.queues[key], self.limits)
             self._queue_ends[key] = find_queue_end(self.log, key, files)
         return self._queue_ends[key]
-
-    def _open_log(self) -> CommitLog:
-        files = open_log_files(self.access, self.files)
-        dledger_start = None
-        if self.files.dledger_path:
-            prefix = f"{self.files.dledger_path}/{layout.DLEDGER_DATA_DIRECTORY}/"
-            own = [file.start for file in files.files if file.path.startswith(prefix)]
-            dledger_start = min(own, default=files.end)
-        return CommitLog(files, dledger_start=dledger_start, limits=self.limits)
 
     # --- What is in it ---------------------------------------------------------------------
 
@@ -231,14 +227,17 @@ class Store:
         return self._views[key]
 
     def _view(self, folder: QueueFolder, tail: Units) -> QueueView:
-        """A queue's files bounded by the snapshot's end and the log's start."""
+        """A queue's files bounded by the snapshot's end and the log's start.
+
+        What was dispatched since belongs to the snapshot's tail: it is not taken twice.
+        """
         found = self._queue_end(folder.key)
-        files, stop = found.files, found.stop_index
-        if found.log_end > self.end:
-            stop = files.first_at_or_after(self.end, files.first_index, stop)
+        files, stop, end = found.files, found.stop_index, self.dispatched_end
+        if found.log_end > end:
+            stop = files.first_at_or_after(end, files.first_index, stop)
             if stop > files.first_index:
                 last = files.unit(stop - 1)
-                stop -= int(last["commit_log_offset"]) + int(last["size"]) > self.end
+                stop -= int(last["commit_log_offset"]) + int(last["size"]) > end
         start = files.find_start(self.start, stop)
         return QueueView(folder.key, folder.kind, files, start, stop, tail)
 
@@ -327,24 +326,16 @@ class Store:
         By binary search: exact as long as the broker's clock never stepped back.
         """
         view = self.queue(topic, queue_id)
-        low, high = view.min_offset, view.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = next(view.scan(middle, middle + 1))
-            if self.log.record(int(unit.offsets[0])).store_timestamp < timestamp_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return first_stored_at(self.log, view, timestamp_ms, view.min_offset, view.max_offset)
 
 
 def _reopen(
-    path: str, end: int, log_directories: tuple[str, ...], index_slot_count: int | None,
-    broker_name: str, access: FileAccess, limits: Limits,
+    path: str, end: int, dispatched_end: int, log_directories: tuple[str, ...],
+    index_slot_count: int | None, broker_name: str, access: FileAccess, limits: Limits,
 ) -> Store:
     """The same snapshot in another process: files that expired since are gone, E is the same."""
     return Store(
-        path, end=end, log_directories=log_directories, index_slot_count=index_slot_count,
-        broker_name=broker_name, access=access, limits=limits,
+        path, end=end, dispatched_end=dispatched_end, log_directories=log_directories,
+        index_slot_count=index_slot_count, broker_name=broker_name, access=access, limits=limits,
     )
 

@@ -45,20 +45,11 @@ class QueueFolder:
 
 
 @dataclass(frozen=True)
-class StoreFiles:
-    """The files of a store directory, as a listing found them.
+class LogFolders:
+    """Where the segments of a log are; ``dledger_path`` is the folder of a DLedger log, or ""."""
 
-    ``rocksdb_queues`` tells that ``consumequeue`` is a database, which is not read: such a store
-    is read by scanning its log. ``dledger_path`` is the folder of a DLedger log, or "".
-    """
-
-    path: str
     log_directories: tuple[str, ...]
     dledger_path: str
-    queues: dict[QueueKey, QueueFolder]
-    index_directory: str
-    rocksdb_queues: bool
-    has_abort: bool
 
     @property
     def data_directories(self) -> tuple[str, ...]:
@@ -66,6 +57,21 @@ class StoreFiles:
         if not self.dledger_path:
             return self.log_directories
         return (*self.log_directories, f"{self.dledger_path}/{layout.DLEDGER_DATA_DIRECTORY}")
+
+
+@dataclass(frozen=True)
+class StoreFiles(LogFolders):
+    """The files of a store directory, as a listing found them.
+
+    ``rocksdb_queues`` tells that ``consumequeue`` is a database, which is not read: such a store
+    is read by scanning its log.
+    """
+
+    path: str
+    queues: dict[QueueKey, QueueFolder]
+    index_directory: str
+    rocksdb_queues: bool
+    has_abort: bool
 
 
 def list_store(
@@ -104,11 +110,11 @@ def list_store(
             queues[key] = QueueFolder(key, QueueKind.BATCH, folder)
     index = f"{path}/{layout.INDEX_DIRECTORY}" if layout.INDEX_DIRECTORY in names else ""
     return StoreFiles(
-        path, logs, dledger_path, queues, index, rocksdb, layout.ABORT_FILE in names
+        logs, dledger_path, path, queues, index, rocksdb, layout.ABORT_FILE in names
     )
 
 
-def open_log_files(access: FileAccess, files: StoreFiles) -> FileQueue:
+def open_log_files(access: FileAccess, files: LogFolders) -> FileQueue:
     """The segments of the log, all of its folders merged."""
     try:
         return FileQueue.open(access, files.data_directories)
