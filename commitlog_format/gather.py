@@ -64,7 +64,8 @@ def _gather_sorted(
     done = 0
     while done < len(positions):
         start = int(positions[done])
-        stop = int(np.searchsorted(positions, start + window_size - item_size, "right"))
+        last = start + max(window_size, item_size) - item_size
+        stop = int(np.searchsorted(positions, last, "right"))
         found[done:stop] = (
             _mapped(file, positions[done:stop], item_size)
             if stop - done >= _MAPPED_COUNT
