@@ -115,7 +115,8 @@ def put_values(
         _put_one_by_one(target, positions[long], column[long])
         positions, column, sizes = positions[~long], column[~long], sizes[~long]
     exponents = _EXPONENTS[sizes]
-    for exponent in range(_EXPONENTS[max(smallest, 1)], _EXPONENTS[-1] + 1):
+    first = _EXPONENTS[min(max(smallest, 1), _WINDOW_SIZE_MAX)]
+    for exponent in range(first, _EXPONENTS[-1] + 1):
         rows = np.flatnonzero(exponents == exponent)
         if not len(rows):
             continue
