@@ -55,12 +55,13 @@ class ByteColumn:
         wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
         width = np.dtype(np.int64 if wide else np.int32)
         _, offset_buffer, data_buffer = array.buffers()
-        if len(array) == 0:
-            return cls(np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64))
+        if array.null_count == len(array):
+            nothing = np.zeros(len(array), np.int64)
+            return cls(np.empty(0, np.uint8), nothing, nothing)
         offsets = np.frombuffer(
             offset_buffer, width, len(array) + 1, array.offset * width.itemsize
         ).astype(np.int64)
-        sizes = np.diff(offsets)
+        sizes = offsets[1:] - offsets[:-1]
         if array.null_count:
             sizes[np.asarray(array.is_null())] = 0
         empty = data_buffer is None or data_buffer.size == 0
@@ -133,7 +134,13 @@ def _put_windows(
     starts: NDArray[np.int64],
     size: int,
 ) -> None:
-    windows(target, size)[positions] = windows(source, size)[starts]
+    first, last = int(starts[0]), int(starts[-1])
+    if last - first == (len(starts) - 1) * size and (np.diff(starts) == size).all():
+        # Back to back, as in an Arrow column of equally long values: no need to gather them.
+        items = source[first : last + size].view(f"V{size}")
+    else:
+        items = windows(source, size)[starts]
+    windows(target, size)[positions] = items
 
 
 def _put_one_by_one(

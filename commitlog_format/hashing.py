@@ -98,7 +98,7 @@ def _powers(base: int, count: int) -> NDArray[np.uint32]:
     return _power_table(base, max(_SMALLEST_TABLE, 1 << (count - 1).bit_length()))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _power_table(base: int, size: int) -> NDArray[np.uint32]:
     factors = np.full(size, base, np.uint32)
     factors[0] = 1

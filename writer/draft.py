@@ -6,7 +6,7 @@ A draft lacks only what the append decides: queue offsets, store time, physical 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.checksum import body_crcs
 from rmqlog.commitlog_format.encoding import ByteColumn, encode_properties
 from rmqlog.commitlog_format.hashing import java_hashes
+from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer import rules
 from rmqlog.writer.message_columns import ANY_QUEUE, NO_TIME, MessageColumns
 from rmqlog.writer.uniq_keys import UniqKeys
@@ -48,8 +49,8 @@ class Draft:
     tags: pa.StringArray
     keys: pa.StringArray
     uniq_keys: pa.StringArray
-    #: The highest queue of every topic that a broker has to know, delayed ones' own included.
-    queues_needed: Mapping[str, int]
+    #: The queues that delayed records will be delivered to.
+    real_queues: Collection[QueueKey] = ()
 
     def __len__(self) -> int:
         return len(self.queue_id)
@@ -107,24 +108,14 @@ class Drafter:
             reconsume_times=np.zeros(count, np.int32),
             prepared_transaction_offset=np.zeros(count, np.int64),
             body_crc=body_crcs(messages.bodies),
-            bodies=ByteColumn.from_arrow(messages.bodies),
+            bodies=messages.body_column,
             properties=properties,
             due_delay_ms=self._delays_ms[messages.delay_level],
             tags=messages.tags,
             keys=messages.keys,
             uniq_keys=uniq_keys,
-            queues_needed=self._queues_needed(messages, queue_id, bool(is_delayed.any())),
+            real_queues=_real_queues(messages, queue_id),
         )
-
-    def _queues_needed(
-        self, messages: MessageColumns, queue_id: NDArray[np.int32], any_delayed: bool
-    ) -> dict[str, int]:
-        highest = np.full(len(messages.topics), -1)
-        np.maximum.at(highest, messages.topic_codes, queue_id)
-        needed = dict(zip(messages.topics, highest.tolist(), strict=True))
-        if any_delayed:
-            needed[layout.SCHEDULE_TOPIC] = len(self._delays_ms) - 2
-        return needed
 
     def _choose_queues(self, messages: MessageColumns) -> NDArray[np.int32]:
         """Rows without a queue: by the hash of their sharding key, else in turns."""
@@ -172,3 +163,9 @@ def _rewrite_delayed(
         (layout.PROPERTY_REAL_TOPIC, real_topics),
         (layout.PROPERTY_REAL_QUEUE_ID, queues),
     ]
+
+
+def _real_queues(messages: MessageColumns, queue_id: NDArray[np.int32]) -> set[QueueKey]:
+    delayed = np.flatnonzero(messages.delay_level > 0)
+    topics = [messages.topics[code] for code in messages.topic_codes[delayed].tolist()]
+    return set(map(QueueKey, topics, queue_id[delayed].tolist()))

@@ -82,7 +82,8 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageColumns:
-    """Checked messages. Texts are null where absent; ``bodies`` are as they will be stored.
+    """Checked messages. Texts are null where absent; ``bodies`` are as they will be stored,
+    as an Arrow column and by place.
 
     ``other_properties`` is the finished string of all properties without a column.
     ``dropped_names`` counts the entries of ``properties`` that were left out, by name.
@@ -96,6 +97,7 @@ class MessageColumns:
     uniq_keys: pa.StringArray
     sharding_keys: pa.StringArray
     bodies: pa.BinaryArray
+    body_column: ByteColumn
     other_properties: ByteColumn | None
     flag: NDArray[np.int32]
     sys_flag: NDArray[np.int32]
@@ -138,7 +140,8 @@ def read_messages(
     rules.check_delay_levels(delay_level)
     born_hosts, host_codes, host_flags = _read_born_hosts(columns, settings)
     bodies, body_flags = _read_bodies(columns, compression)
-    rules.check_body_sizes(ByteColumn.from_arrow(bodies).sizes, settings)
+    body_column = ByteColumn.from_arrow(bodies)
+    rules.check_body_sizes(body_column.sizes, settings)
     if dropped:
         logger.warning("dropped properties that would make the store act: %s", dropped)
     return MessageColumns(
@@ -150,6 +153,7 @@ def read_messages(
         uniq_keys=texts["uniqKey"],
         sharding_keys=texts["shardingKey"],
         bodies=bodies,
+        body_column=body_column,
         other_properties=others,
         flag=_filled(columns.integers("flag", pa.int32()), count, 0, np.int32),
         sys_flag=host_flags | body_flags,

@@ -112,7 +112,7 @@ def check_body_sizes(sizes: NDArray[np.int64], settings: StoreSettings) -> None:
 
 def check_separators(column: ByteColumn, rows: NDArray[np.int64] | None = None) -> None:
     """Raise for a value with a separator in it; ``rows`` says whose value each one is."""
-    if not len(column):
+    if not len(column) or not len(column.data):
         return
     # Values of a column lie in one stretch of its buffer: one look at the whole is enough.
     low = int(column.starts.min())

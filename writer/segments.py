@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from rmqlog.commitlog_format import layout
 from rmqlog.writer.posix import Buffer, Mapping, Posix
 
-#: Advice of Linux 5.14: make the pages now, so that the first write to each is no page fault.
-_MADV_POPULATE_WRITE = 23
+#: From this size on, a write makes its pages in one call before it touches them.
+_POPULATE_SIZE_MIN = 64 * 1024
 _OPEN_FILES_MAX = 256
 #: Descriptors that are left to everybody else in the process.
 _SPARE_DESCRIPTORS = 40
@@ -153,7 +153,10 @@ class MappedFile:
     def store(self, position: int, data: Buffer, size: int) -> None:
         """Copy ``size`` bytes into the file, reserved first."""
         self.reserve(position, position + size)
-        self.files.posix.store(self.files.mapping(self.path, self.size), position, data)
+        mapping = self.files.mapping(self.path, self.size)
+        if size >= _POPULATE_SIZE_MIN:
+            mapping.populate(position, size)
+        self.files.posix.store(mapping, position, data)
 
     def scatter(self, positions: NDArray[np.int64], item_size: int, values: Buffer) -> None:
         """Copy items to positions that were reserved before."""
@@ -240,5 +243,5 @@ def warm_up(file: MappedFile) -> None:
     """Reserve a whole file and make its pages now (``warmMapedFileEnable``)."""
     file.reserve(0, file.size)
     mapping = file.files.mapping(file.path, file.size)
-    mapping.advise(_MADV_POPULATE_WRITE)
+    mapping.populate(0, file.size)
     mapping.advise(mmap.MADV_WILLNEED)

@@ -219,9 +219,9 @@ class StoreWriter:
         """Append records that are ready but for their offsets; flushed as the settings say."""
         with self._mutex, open_writers.uninterrupted():
             self._check_usable()
-            self._topics.cover(draft.queues_needed)
-            self._topics.save()
             prepared = self._appender.prepare(draft, self._now_ms(), client_batch=client_batch)
+            self._topics.cover([*prepared.queues, *draft.real_queues])
+            self._topics.save()
             result = self._or_stop(lambda: self._write(prepared))
         if wait and self.settings.flushDiskType is FlushDiskType.SYNC_FLUSH:
             self._log_flusher.wait(result.end)

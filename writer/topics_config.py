@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from rmqlog.commitlog_format import layout
@@ -19,6 +19,7 @@ from rmqlog.commitlog_format.config_files import (
     parse_json,
 )
 from rmqlog.commitlog_format.errors import CorruptConfigError
+from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.settings import StoreSettings
 
@@ -78,6 +79,7 @@ class TopicTable:
     def __init__(self, posix: Posix, store_path: str, settings: StoreSettings) -> None:
         self._file = ConfigFile(posix, store_path, TOPICS)
         self._default_count = settings.defaultTopicQueueNums
+        self._delay_level_count = len(settings.delay_levels_ms)
         self._topics: dict[str, dict[str, Any]] = self._file.content.setdefault(
             "topicConfigTable", {}
         )
@@ -112,13 +114,16 @@ class TopicTable:
             known["perm"] = int(known.get("perm", 0)) | _PERM_BITS
             self._is_changed = True
 
-    def cover(self, queues_needed: Mapping[str, int]) -> None:
-        """See that each topic is there, with a queue for the highest id that is needed."""
-        for topic, queue_id in queues_needed.items():
-            needed = queue_id + 1
-            if topic not in self._topics and topic != layout.SCHEDULE_TOPIC:
+    def cover(self, queues: Iterable[QueueKey]) -> None:
+        """See that the topic of each queue is there, with so many queues."""
+        for key in queues:
+            known = self._topics.get(key.topic)
+            needed = key.queue_id + 1
+            if key.topic == layout.SCHEDULE_TOPIC:
+                needed = max(needed, self._delay_level_count)
+            elif known is None:
                 needed = max(needed, self._default_count)
-            self.create(topic, needed)
+            self.create(key.topic, needed)
 
     def save(self) -> None:
         """Put new or grown topics on disk; without any it does nothing."""
