@@ -47,7 +47,7 @@ test-matrix: ## all tests on the oldest and newest Python and pyspark
 	scripts/test_matrix.sh
 
 clean: ## remove everything that these commands made
-	rm -rf $(VENV) .venv-matrix build *.egg-info api/*.egg-info
+	rm -rf $(VENV) .venv-matrix build *.egg-info
 	rm -rf .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -rf artifacts demo-output derby.log metastore_db spark-warehouse
 	find $(PACKAGES) tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
