@@ -23,7 +23,7 @@ from rmqlog.commitlog_format.errors import (
     TruncatedRecordError,
 )
 from rmqlog.commitlog_format.layout import PREFIX
-from rmqlog.commitlog_format.records import RecordDecoder
+from rmqlog.commitlog_format.record_checks import first_malformed
 from rmqlog.commitlog_format.segment import SegmentFile, Window
 
 #: Records are handed on in runs of at most this many, so that a run's columns stay small.
@@ -54,8 +54,7 @@ class LogWalk:
         self.start = start
         self.stop = log.end if stop is None else min(stop, log.end)
         self.end = LogEnd(start)
-        self._checker = RecordDecoder(("body",) if check_crc else (), check_crc=check_crc,
-                                      limits=log.limits)
+        self._check_crc = check_crc
 
     def __iter__(self) -> Iterator[RecordRun]:
         position = self.start
@@ -104,17 +103,15 @@ class LogWalk:
 
     def _verified(self, window: Window, step: _Step) -> tuple[RecordRun, LogEnd | None]:
         """The records of a step up to the first one that does not check."""
-        run = RecordRun(window, step.offsets, step.sizes)
-        if not len(step.offsets):
-            return run, None
-        try:
-            self._checker.check(window.data, window.start, step.offsets, path=window.path)
-        except CorruptRecordError as error:
-            first_bad = int(np.searchsorted(step.offsets, error.offset))
-            header = self.log.entry_header_size(error.offset)
-            good = RecordRun(window, step.offsets[:first_bad], step.sizes[:first_bad])
-            return good, LogEnd(error.offset - header, error)
-        return run, None
+        error = first_malformed(
+            window.data, window.start, step.offsets, check_crc=self._check_crc,
+            path=window.path, limits=self.log.limits,
+        )
+        if error is None:
+            return RecordRun(window, step.offsets, step.sizes), None
+        good = slice(0, int(np.searchsorted(step.offsets, error.offset)))
+        end = LogEnd(error.offset - self.log.entry_header_size(error.offset), error)
+        return RecordRun(window, step.offsets[good], step.sizes[good]), end
 
 
 @dataclass(frozen=True, slots=True)

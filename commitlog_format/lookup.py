@@ -141,12 +141,19 @@ def has_key(batch: pa.RecordBatch, keys: frozenset[str]) -> NDArray[np.bool_]:
 def _index_hits(
     store: Store, topic: str, keys: Sequence[str]
 ) -> tuple[NDArray[np.int64], int]:
-    """The distinct physical offsets that the index names, ascending, and how many entries did."""
+    """The distinct physical offsets that the index names, ascending, and how many entries did.
+
+    Only those in ranges that it covers: the rest is scanned, and would come twice.
+    """
     if len(keys) == 1:
         found = np.array(store.index.lookup(topic, keys[0], store.end), np.int64)
     else:
         _, found = store.index.lookup_many(topic, keys, store.end)
-    return np.unique(found[found >= store.start]), len(found)
+    distinct = np.unique(found)
+    covered = np.zeros(len(distinct), np.bool_)
+    for start, stop in store.index.coverage():
+        covered |= (distinct >= max(start, store.start)) & (distinct < stop)
+    return distinct[covered], len(found)
 
 
 def _verified(

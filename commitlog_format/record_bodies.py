@@ -20,6 +20,15 @@ def body_column(fields: RecordFields, *, check_crc: bool) -> pa.BinaryArray:
     BODYCRC is of the body as stored. As a broker does, an empty body is neither checked nor
     decompressed.
     """
+    stored = stored_bodies(fields, check_crc=check_crc)
+    sys_flags = fields.header("sys_flag")
+    is_compressed = (sys_flags & layout.SysFlag.COMPRESSED) != 0
+    rows = np.flatnonzero(is_compressed & (fields.body.sizes > 0))
+    return _decompress_rows(fields, stored, sys_flags, rows) if len(rows) else stored
+
+
+def stored_bodies(fields: RecordFields, *, check_crc: bool) -> pa.BinaryArray:
+    """The bodies as they are on disk, compared with BODYCRC if so asked."""
     check_total_size(fields, int(fields.body.sizes.sum()), MAX_COLUMN_SIZE)
     stored = gather_binary(fields.window, fields.body.positions, fields.body.sizes)
     if check_crc:
@@ -29,10 +38,7 @@ def body_column(fields: RecordFields, *, check_crc: bool) -> pa.BinaryArray:
             (found == expected) | (fields.body.sizes == 0), ChecksumError,
             "BODYCRC does not match the body", found, expected,
         )
-    sys_flags = fields.header("sys_flag")
-    is_compressed = (sys_flags & layout.SysFlag.COMPRESSED) != 0
-    rows = np.flatnonzero(is_compressed & (fields.body.sizes > 0))
-    return _decompress_rows(fields, stored, sys_flags, rows) if len(rows) else stored
+    return stored
 
 
 def check_total_size(fields: RecordFields, size: int, limit: int) -> None:
