@@ -7,7 +7,7 @@ CommitLogDispatcherBuildIndex), so that for the same log the same bytes come out
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,17 @@ from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.hashing import index_hashes
-from rmqlog.commitlog_format.layout import CONSUME_QUEUE_UNIT, SysFlag
+from rmqlog.commitlog_format.layout import (
+    BATCH_CONSUME_QUEUE_UNIT,
+    CONSUME_QUEUE_UNIT,
+    SysFlag,
+)
 from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer.index_writer import IndexWriter
 from rmqlog.writer.queue_table import QueueTable
 
 _TAG_TOPIC_SUFFIX = f"{layout.INDEX_KEY_SEPARATOR}{layout.INDEX_TAG_PREFIX[0]}"
+_NOT_COMPACTED = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +48,9 @@ class DispatchBatch:
     uniq_keys: pa.StringArray
     keys: pa.StringArray
     tags: pa.StringArray
-    lmq_units: Sequence[tuple[int, QueueKey, int]] = field(default=())
+    lmq_units: Sequence[tuple[int, QueueKey, int]] = ()
+    #: How many messages each record holds, where some record is an inner batch.
+    batch_count: NDArray[np.int16] | None = None
 
     def __len__(self) -> int:
         return len(self.physical_offset)
@@ -72,8 +79,14 @@ class Dispatcher:
         """Append the units and entries of records that follow those dispatched before."""
         if not len(batch):
             return
-        for key, units, offsets in _units_by_queue(batch):
-            self.queues.queue(key).append(units, offsets)
+        for key, rows in _rows_by_queue(batch):
+            if self.queues.is_batch(key.topic):
+                self.queues.batch_queue(key).append(_batch_units(batch, rows))
+            else:
+                self.queues.queue(key).append(_units(batch, rows), batch.queue_offset[rows])
+        for row, key, queue_offset in batch.lmq_units:
+            unit = _units(batch, np.array([row]))
+            self.queues.queue(key).append(unit, np.array([queue_offset], np.int64))
         if self.index is not None:
             self._dispatch_index(self.index, batch)
         self.last_timestamp = int(batch.store_timestamp[-1])
@@ -101,29 +114,41 @@ def _is_indexed(batch: DispatchBatch, indexed_to: int) -> NDArray[np.bool_]:
     return keep
 
 
-def _units_by_queue(
-    batch: DispatchBatch,
-) -> Iterator[tuple[QueueKey, NDArray[np.void], NDArray[np.int64]]]:
-    """The units of each queue in log order; prepared and rolled back messages have none."""
-    units = np.empty(len(batch), CONSUME_QUEUE_UNIT)
-    units["commit_log_offset"] = batch.physical_offset
-    units["size"] = batch.size
-    units["tags_code"] = batch.tags_code
+def _rows_by_queue(batch: DispatchBatch) -> Iterator[tuple[QueueKey, NDArray[np.int64]]]:
+    """The rows of each queue in log order; prepared and rolled back messages are in none."""
     transaction = batch.sys_flag & layout.TRANSACTION_MASK
     in_queue = (transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))
     rows = np.flatnonzero(in_queue)
-    order = rows[np.argsort(batch.queue_codes[rows], kind="stable")]
-    # As opaque items: numpy gathers structured ones field by field.
-    ordered = units.view(f"V{CONSUME_QUEUE_UNIT.itemsize}")[order].view(CONSUME_QUEUE_UNIT)
-    offsets = batch.queue_offset[order]
-    counts = np.bincount(batch.queue_codes[rows], minlength=len(batch.queues)).tolist()
+    codes = batch.queue_codes[rows]
+    # numpy sorts 16 bits by radix.
+    narrow = codes.astype(np.int16) if len(batch.queues) < 2**15 else codes
+    order = rows[np.argsort(narrow, kind="stable")]
+    counts = np.bincount(codes, minlength=len(batch.queues)).tolist()
     start = 0
     for key, count in zip(batch.queues, counts, strict=True):
         if count:
-            yield key, ordered[start : start + count], offsets[start : start + count]
+            yield key, order[start : start + count]
         start += count
-    for row, key, queue_offset in batch.lmq_units:
-        yield key, units[row : row + 1], np.array([queue_offset], np.int64)
+
+
+def _units(batch: DispatchBatch, rows: NDArray[np.int64]) -> NDArray[np.void]:
+    units = np.empty(len(rows), CONSUME_QUEUE_UNIT)
+    units["commit_log_offset"] = batch.physical_offset[rows]
+    units["size"] = batch.size[rows]
+    units["tags_code"] = batch.tags_code[rows]
+    return units
+
+
+def _batch_units(batch: DispatchBatch, rows: NDArray[np.int64]) -> NDArray[np.void]:
+    units = np.zeros(len(rows), BATCH_CONSUME_QUEUE_UNIT)
+    units["commit_log_offset"] = batch.physical_offset[rows]
+    units["size"] = batch.size[rows]
+    units["tags_code"] = batch.tags_code[rows]
+    units["store_timestamp"] = batch.store_timestamp[rows]
+    units["base_offset"] = batch.queue_offset[rows]
+    units["batch_count"] = 1 if batch.batch_count is None else batch.batch_count[rows]
+    units["compacted_offset"] = _NOT_COMPACTED
+    return units
 
 
 def index_entries(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from rmqlog.commitlog_format import layout
-from rmqlog.commitlog_format.errors import UnsupportedFormatError
 from rmqlog.commitlog_format.store_files import QueueKey
-from rmqlog.writer.queue_writer import QueueWriter
+from rmqlog.writer.queue_writer import BatchQueueWriter, QueueWriter, UnitFiles
 from rmqlog.writer.segments import FileSet
 from rmqlog.writer.settings import StoreSettings
 
@@ -16,34 +14,47 @@ _PAGE_SIZE = 4096
 
 
 class QueueTable:
-    """All :class:`QueueWriter` s of a store. One thread appends; another may flush."""
+    """The writers of all queues of a store. One thread appends; another may flush.
 
-    def __init__(self, files: FileSet, store_path: str, settings: StoreSettings) -> None:
+    ``is_batch`` tells the topics whose queues are BatchConsumeQueues.
+    """
+
+    def __init__(
+        self,
+        files: FileSet,
+        store_path: str,
+        settings: StoreSettings,
+        is_batch: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self.files = files
-        self.directory = f"{store_path}/{layout.CONSUME_QUEUE_DIRECTORY}"
-        self.file_size = settings.mappedFileSizeConsumeQueue
+        self.is_batch = is_batch
+        self._store_path = store_path
+        self._file_size = settings.mappedFileSizeConsumeQueue
+        self._batch_file_size = settings.mapperFileSizeBatchConsumeQueue
         self._queues: dict[QueueKey, QueueWriter] = {}
-        if os.path.exists(f"{self.directory}/{layout.ROCKSDB_MARKER_FILE}"):
-            raise UnsupportedFormatError(
-                "the store keeps its queues in RocksDB, which cannot be written", self.directory
-            )
-
-    def __iter__(self) -> Iterator[tuple[QueueKey, QueueWriter]]:
-        return iter(list(self._queues.items()))
+        self._batch_queues: dict[QueueKey, BatchQueueWriter] = {}
 
     def queue(self, key: QueueKey) -> QueueWriter:
         """The writer of a queue; one that nobody opened yet is new and empty."""
         found = self._queues.get(key)
         if found is None:
-            found = QueueWriter(self.files, self._path(key), self.file_size)
-            self._queues[key] = found
+            found = self._queues[key] = QueueWriter(self._unit_files(key, 0))
         return found
 
     def adopt(self, key: QueueKey, end: int, max_physical_offset: int) -> None:
         """Continue a queue that is there: behind byte ``end``, behind that place of the log."""
         self._queues[key] = QueueWriter(
-            self.files, self._path(key), self.file_size, end, max_physical_offset, is_new=False
+            self._unit_files(key, end), max_physical_offset, is_new=False
         )
+
+    def batch_queue(self, key: QueueKey) -> BatchQueueWriter:
+        """The writer of a BatchConsumeQueue."""
+        found = self._batch_queues.get(key)
+        if found is None:
+            directory = self._directory(layout.BATCH_CONSUME_QUEUE_DIRECTORY, key)
+            found = BatchQueueWriter(self.files, directory, self._batch_file_size)
+            self._batch_queues[key] = found
+        return found
 
     def next_offset(self, key: QueueKey) -> int:
         """The queue offset that the next message of a queue gets."""
@@ -52,10 +63,15 @@ class QueueTable:
 
     def flush(self, least_pages: int = 0) -> None:
         """Sync the queues that have at least so many dirty pages (0: every dirty one)."""
-        for queue in list(self._queues.values()):
-            dirty_pages = queue.end // _PAGE_SIZE - queue.flushed // _PAGE_SIZE
-            if queue.end > queue.flushed and dirty_pages >= least_pages:
-                queue.flush()
+        for queue in [*self._queues.values(), *self._batch_queues.values()]:
+            units = queue.units
+            dirty_pages = units.end // _PAGE_SIZE - units.flushed // _PAGE_SIZE
+            if units.end > units.flushed and dirty_pages >= least_pages:
+                units.flush()
 
-    def _path(self, key: QueueKey) -> str:
-        return f"{self.directory}/{key.topic}/{key.queue_id}"
+    def _unit_files(self, key: QueueKey, end: int) -> UnitFiles:
+        directory = self._directory(layout.CONSUME_QUEUE_DIRECTORY, key)
+        return UnitFiles(self.files, directory, self._file_size, end)
+
+    def _directory(self, kind: str, key: QueueKey) -> str:
+        return f"{self._store_path}/{kind}/{key.topic}/{key.queue_id}"

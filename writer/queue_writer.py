@@ -9,46 +9,95 @@ from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.errors import CorruptQueueError
-from rmqlog.commitlog_format.layout import CONSUME_QUEUE_UNIT
+from rmqlog.commitlog_format.files import LocalFiles
+from rmqlog.commitlog_format.layout import BATCH_CONSUME_QUEUE_UNIT, CONSUME_QUEUE_UNIT
+from rmqlog.commitlog_format.segment import FileQueue
+from rmqlog.commitlog_format.unit_queue import UnitQueue
 from rmqlog.writer.segments import FileSet, MappedFile, offset_name
 
-_UNIT_SIZE = CONSUME_QUEUE_UNIT.itemsize
 #: Queue files are reserved in steps of this size: most queues of a store stay small.
 _RESERVE_STEP = 256 * 1024
 
 
-class QueueWriter:
-    """The end of one queue: units are appended behind ``end``, a position in bytes.
+class UnitFiles:
+    """The files of one queue as one space of bytes that grows at ``end``."""
 
-    ``max_physical_offset`` is the end of the last record that has a unit; a record at or below
-    it was dispatched before and is skipped. ``first_file`` says whether files exist already.
-    """
-
-    def __init__(
-        self,
-        files: FileSet,
-        directory: str,
-        file_size: int,
-        end: int = 0,
-        max_physical_offset: int = 0,
-        *,
-        is_new: bool = True,
-    ) -> None:
+    def __init__(self, files: FileSet, directory: str, file_size: int, end: int = 0) -> None:
         self.files = files
         self.directory = directory
         self.file_size = file_size
         self.end = end
         self.flushed = end
+        self._last: MappedFile | None = None
+        #: Files with unflushed bytes and where each begins, oldest first.
+        self._dirty: list[tuple[int, MappedFile]] = []
+
+    def start_at(self, position: int) -> None:
+        """Begin an empty queue at the start of a file that is not the first one."""
+        self.end = self.flushed = position
+
+    def append(self, units: NDArray[np.void]) -> None:
+        """Copy units behind the end, into new files where the last one is full."""
+        content = np.ascontiguousarray(units).view(np.uint8)
+        done = 0
+        while done < len(content):
+            file, position = self._file()
+            size = min(len(content) - done, self.file_size - position)
+            file.store(position, content[done : done + size], size)
+            self.end += size
+            done += size
+
+    def _file(self) -> tuple[MappedFile, int]:
+        """The file that holds ``end``, and where in it."""
+        position = self.end % self.file_size
+        start = self.end - position
+        path = f"{self.directory}/{offset_name(start)}"
+        if self._last is None or self._last.path != path:
+            self._last = self._open(path)
+        if not self._dirty or self._dirty[-1][1] is not self._last:
+            self._dirty.append((start, self._last))
+        return self._last, position
+
+    def _open(self, path: str) -> MappedFile:
+        file = MappedFile(self.files, path, self.file_size, min(_RESERVE_STEP, self.file_size))
+        if not os.path.exists(path):
+            file.create()
+        elif os.path.getsize(path) != self.file_size:
+            raise CorruptQueueError(
+                "queue file has another size than configured", path,
+                found=os.path.getsize(path), expected=self.file_size,
+            )
+        return file
+
+    def flush(self) -> None:
+        """All units are on disk when it returns (names of new files aside)."""
+        end = self.end
+        dirty, self._dirty = self._dirty, []
+        for start, file in dirty:
+            file.sync(max(self.flushed - start, 0), min(end - start, self.file_size))
+        self.flushed = end
+
+
+class QueueWriter:
+    """The end of one queue. ``max_physical_offset`` is the end of the last record that has a
+    unit: a record at or below it was dispatched before and is skipped."""
+
+    def __init__(
+        self,
+        units: UnitFiles,
+        max_physical_offset: int = 0,
+        *,
+        is_new: bool = True,
+    ) -> None:
+        """``is_new`` says that the queue has no file yet."""
+        self.units = units
         self.max_physical_offset = max_physical_offset
         self._is_new = is_new
-        self._last: MappedFile | None = None
-        #: Files with unflushed bytes, oldest first.
-        self._dirty: list[tuple[int, MappedFile]] = []
 
     @property
     def next_offset(self) -> int:
         """The queue offset that the next message gets."""
-        return self.end // _UNIT_SIZE
+        return self.units.end // CONSUME_QUEUE_UNIT.itemsize
 
     def append(self, units: NDArray[np.void], queue_offsets: NDArray[np.int64]) -> int:
         """Append the units of records in log order; returns how many were not skipped."""
@@ -59,21 +108,21 @@ class QueueWriter:
         if not self._follow(units, queue_offsets):
             units = units[self._accepted(units, queue_offsets)]
         if len(units):
-            self._write(units)
+            self.units.append(units)
             last = units[-1]
             self.max_physical_offset = int(last["commit_log_offset"]) + int(last["size"])
         return len(units)
 
     def _begin(self, queue_offset: int) -> None:
         """The first file of a queue begins at its file's start; what lies below is pre-blank."""
-        position = queue_offset * _UNIT_SIZE
+        position = queue_offset * CONSUME_QUEUE_UNIT.itemsize
+        blank_size = position % self.units.file_size
         self._is_new = False
-        self.end = position - position % self.file_size
-        self.flushed = self.end
-        if position > self.end:
-            blank = np.zeros((position - self.end) // _UNIT_SIZE, CONSUME_QUEUE_UNIT)
+        self.units.start_at(position - blank_size)
+        if blank_size:
+            blank = np.zeros(blank_size // CONSUME_QUEUE_UNIT.itemsize, CONSUME_QUEUE_UNIT)
             blank["size"] = layout.PRE_BLANK_SIZE
-            self._write(blank)
+            self.units.append(blank)
 
     def _follow(self, units: NDArray[np.void], queue_offsets: NDArray[np.int64]) -> bool:
         """Whether the units simply follow what is there: no rule can refuse one of them."""
@@ -104,40 +153,30 @@ class QueueWriter:
                 reached = end
         return accepted
 
-    def _write(self, units: NDArray[np.void]) -> None:
-        content = np.ascontiguousarray(units).view(np.uint8)
-        done = 0
-        while done < len(content):
-            file, position = self._file()
-            size = min(len(content) - done, self.file_size - position)
-            file.store(position, content[done : done + size], size)
-            self.end += size
-            done += size
 
-    def _file(self) -> tuple[MappedFile, int]:
-        """The file that holds ``end``, and where in it."""
-        position = self.end % self.file_size
-        start = self.end - position
-        path = f"{self.directory}/{offset_name(start)}"
-        if self._last is None or self._last.path != path:
-            step = min(_RESERVE_STEP, self.file_size)
-            self._last = MappedFile(self.files, path, self.file_size, step)
-            if not os.path.exists(path):
-                self._last.create()
-            elif os.path.getsize(path) != self.file_size:
-                raise CorruptQueueError(
-                    "queue file has another size than configured", path,
-                    found=os.path.getsize(path), expected=self.file_size,
-                )
-        if not self._dirty or self._dirty[-1][1] is not self._last:
-            self._dirty.append((start, self._last))
-        return self._last, position
+class BatchQueueWriter:
+    """The end of one BatchConsumeQueue; its last unit is found when the queue is opened."""
 
-    def flush(self) -> None:
-        """All units are on disk when it returns (names of new files aside)."""
-        end = self.end
-        dirty, self._dirty = self._dirty, []
-        for start, file in dirty:
-            first = max(self.flushed - start, 0)
-            file.sync(first, min(end - start, self.file_size))
-        self.flushed = end
+    def __init__(self, files: FileSet, directory: str, file_size: int) -> None:
+        self.units = UnitFiles(files, directory, file_size)
+        self.max_physical_offset = -1
+        if os.path.isdir(directory):
+            self._open_existing(directory)
+
+    def _open_existing(self, directory: str) -> None:
+        found = FileQueue.open(LocalFiles(), [directory])
+        if not found.files:
+            return
+        queue = UnitQueue(found, BATCH_CONSUME_QUEUE_UNIT)
+        count = queue.find_end(lambda unit, _: bool(unit["size"] > 0 and unit["batch_count"] > 0))
+        self.units.start_at(count * BATCH_CONSUME_QUEUE_UNIT.itemsize)
+        if count > queue.first_index:
+            self.max_physical_offset = int(queue.unit(count - 1)["commit_log_offset"])
+
+    def append(self, units: NDArray[np.void]) -> int:
+        """Append the units of records in log order; a record that has one already is skipped."""
+        new = units[units["commit_log_offset"] > self.max_physical_offset]
+        if len(new):
+            self.units.append(new)
+            self.max_physical_offset = int(new[-1]["commit_log_offset"])
+        return len(new)

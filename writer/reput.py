@@ -7,13 +7,16 @@ is read back from the log comes out the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
 from rmqlog.commitlog_format.encoding import dictionary_codes
+from rmqlog.commitlog_format.layout import SysFlag
 from rmqlog.commitlog_format.log_walk import LogWalk
 from rmqlog.commitlog_format.message import Message
 from rmqlog.commitlog_format.records import RecordDecoder
@@ -51,8 +54,10 @@ def _batches(
     )
     for columns in decoded:
         batch = _dispatch_batch(columns)
+        if (batch.sys_flag & int(SysFlag.INNER_BATCH)).any():
+            batch = replace(batch, batch_count=_batch_counts(log, batch))
         if settings.enableMultiDispatch and settings.enableLmq and _mentions_lmq(run):
-            batch = _with_lmq_units(log, batch)
+            batch = replace(batch, lmq_units=_lmq_units(log, batch))
         yield batch
 
 
@@ -82,20 +87,25 @@ def _mentions_lmq(run: RecordRun) -> bool:
     return layout.PROPERTY_MULTI_DISPATCH.encode() in run.window.data.tobytes()
 
 
-def _with_lmq_units(log: CommitLog, batch: DispatchBatch) -> DispatchBatch:
-    """The batch with the units of light message queues, which are rare: record by record."""
+def _lmq_units(log: CommitLog, batch: DispatchBatch) -> list[tuple[int, QueueKey, int]]:
+    """The units of light message queues, which are rare: record by record."""
     found: list[tuple[int, QueueKey, int]] = []
     for row, offset in enumerate(batch.physical_offset.tolist()):
         message = log.message(offset, check_crc=False)
         found.extend((row, key, queue_offset) for key, queue_offset in lmq_queues(message))
-    return DispatchBatch(
-        **{
-            name: getattr(batch, name)
-            for name in DispatchBatch.__dataclass_fields__
-            if name != "lmq_units"
-        },
-        lmq_units=found,
-    )
+    return found
+
+
+def _batch_counts(log: CommitLog, batch: DispatchBatch) -> NDArray[np.int16]:
+    """INNER_NUM of inner batches, 1 for all other records."""
+    counts = np.ones(len(batch), np.int16)
+    for row in np.flatnonzero(batch.sys_flag & int(SysFlag.INNER_BATCH)).tolist():
+        offset = int(batch.physical_offset[row])
+        message = log.message(offset, check_crc=False)
+        text = message.properties.get(layout.PROPERTY_INNER_COUNT, "")
+        if text.isdigit():
+            counts[row] = int(text)
+    return counts
 
 
 def lmq_queues(message: Message) -> list[tuple[QueueKey, int]]:

@@ -45,6 +45,9 @@ class StoreSettings:
 
     mappedFileSizeCommitLog: int = layout.COMMIT_LOG_FILE_SIZE
     mappedFileSizeConsumeQueue: int = layout.CONSUME_QUEUE_FILE_UNITS * _UNIT_SIZE
+    mapperFileSizeBatchConsumeQueue: int = (
+        layout.CONSUME_QUEUE_FILE_UNITS * layout.BATCH_CONSUME_QUEUE_UNIT.itemsize
+    )
     maxHashSlotNum: int = layout.INDEX_SLOT_COUNT
     maxIndexNum: int = layout.INDEX_ENTRY_COUNT
     messageIndexEnable: bool = True

@@ -117,7 +117,8 @@ class StoreWriter:
             self._files, f"{self.path}/{layout.COMMIT_LOG_DIRECTORY}", settings,
             self.recovery.log_end, buffers=pool, make_ahead=self._background,
         )
-        self._queues = QueueTable(self._files, self.path, settings)
+        self._topics = TopicTable(self._posix, self.path, settings)
+        self._queues = QueueTable(self._files, self.path, settings, self._topics.is_batch)
         for key, end in self.recovery.queues.items():
             self._queues.adopt(key, end.end, end.max_physical_offset)
         self._index = None
@@ -128,7 +129,6 @@ class StoreWriter:
         self._dispatcher = Dispatcher(
             self._queues, self._index, index_tags=settings.indexes_tags
         )
-        self._topics = TopicTable(self._posix, self.path, settings)
         self._delay_offsets = DelayOffsets(self._posix, self.path)
         self._checkpoint = _read_checkpoint(self.path)
         self._checkpoint_file = CheckpointFile(

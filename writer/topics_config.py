@@ -19,7 +19,7 @@ from rmqlog.commitlog_format.config_files import (
     parse_json,
 )
 from rmqlog.commitlog_format.errors import CorruptConfigError
-from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.commitlog_format.store_files import QueueKey, QueueKind
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.settings import StoreSettings
 
@@ -93,11 +93,10 @@ class TopicTable:
         known = self._topics.get(topic)
         return int(known["writeQueueNums"]) if known else self._default_count
 
-    def attribute(self, topic: str, name: str) -> str | None:
-        """An attribute of a topic, such as ``queue.type``."""
-        found = (self._topics.get(topic) or {}).get("attributes") or {}
-        value = found.get(name)
-        return None if value is None else str(value)
+    def is_batch(self, topic: str) -> bool:
+        """Whether a topic's queues are BatchConsumeQueues."""
+        attributes = (self._topics.get(topic) or {}).get("attributes") or {}
+        return bool(attributes.get("queue.type") == QueueKind.BATCH.value)
 
     def create(self, topic: str, queue_count: int) -> None:
         """See that a topic is there with at least so many queues, readable and writable."""
