@@ -16,6 +16,7 @@ from rmqlog.commitlog_format.segment import FileQueue
 from rmqlog.commitlog_format.unit_queue import UnitQueue
 
 _UNIT_SIZE = CONSUME_QUEUE_UNIT.itemsize
+_OPAQUE_UNIT = np.dtype(f"V{_UNIT_SIZE}")
 _TAGS_CODE_POSITION = 12
 #: Units compared at once: they stay in the processor's cache for the second look at them.
 _BLOCK_COUNT = 32_768
@@ -47,13 +48,12 @@ class ConsumeQueue(UnitQueue):
         self, start: int, stop: int, tags_codes: Collection[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
         """The queue offsets in ``[start, stop)`` that have one of the codes, and their units."""
-        found = list(self.scan(start, stop, tags_codes))
-        offsets = [queue_offsets for queue_offsets, _ in found]
-        units = [matching for _, matching in found]
-        return (
-            np.concatenate([np.empty(0, np.int64), *offsets]),
-            np.concatenate([np.empty(0, CONSUME_QUEUE_UNIT), *units]),
-        )
+        offsets, units = [np.empty(0, np.int64)], [np.empty(0, _OPAQUE_UNIT)]
+        for queue_offsets, matching in self.scan(start, stop, tags_codes):
+            offsets.append(queue_offsets)
+            # Opaque, because joining structured arrays would change their byte order.
+            units.append(matching.view(_OPAQUE_UNIT))
+        return np.concatenate(offsets), np.concatenate(units).view(CONSUME_QUEUE_UNIT)
 
     def scan(
         self, start: int, stop: int, tags_codes: Collection[int]
@@ -62,7 +62,7 @@ class ConsumeQueue(UnitQueue):
         codes = _checked_codes(tags_codes)
         for first, window in self._windows(start, stop):
             found = self._matches(window.data, codes)
-            units = window.data.view(f"V{_UNIT_SIZE}")[found].view(CONSUME_QUEUE_UNIT)
+            units = window.data.view(_OPAQUE_UNIT)[found].view(CONSUME_QUEUE_UNIT)
             yield found + first, units
 
     def tags_codes(self, units: NDArray[np.void]) -> NDArray[np.int64]:
