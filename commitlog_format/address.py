@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmqlog.commitlog_format.binary_columns import repeat_string
 from rmqlog.commitlog_format.errors import InvalidNameError
 from rmqlog.commitlog_format.layout import I32, I64, IPV4_HOST_SIZE, IPV6_HOST_SIZE
 
@@ -87,9 +88,10 @@ class HostColumn:
     def build(self, hosts: NDArray[np.void]) -> pa.StringArray:
         """The texts of hosts that are all 8 or all 20 bytes wide."""
         size = hosts.dtype.itemsize
-        items = pa.Array.from_buffers(
-            pa.binary(size), len(hosts), [None, pa.py_buffer(np.ascontiguousarray(hosts))]
-        )
+        hosts = np.ascontiguousarray(hosts)
+        if len(hosts) and _is_constant(hosts):
+            return repeat_string(format_host(hosts[0].tobytes()), len(hosts))
+        items = pa.Array.from_buffers(pa.binary(size), len(hosts), [None, pa.py_buffer(hosts)])
         if size == IPV4_HOST_SIZE:
             # Numbers are looked up much faster than bytes.
             items = items.view(pa.int64())
@@ -105,6 +107,12 @@ class HostColumn:
             self._known[size] = (known, texts)
             found = pc.index_in(items, known)
         return texts.take(found)
+
+
+def _is_constant(items: NDArray[np.void]) -> bool:
+    size = items.dtype.itemsize
+    data = items.view(np.uint8)
+    return bool((data[size:] == data[:-size]).all())
 
 
 def message_id_column(

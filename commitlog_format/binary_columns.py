@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqlog.commitlog_format.message import decode_text
+from rmqlog.commitlog_format.text import decode_text
 
 #: Arrow's offsets are 32 bits wide.
 MAX_COLUMN_SIZE = 2**31 - 1
@@ -62,19 +62,35 @@ def _inline_bytes(
     return words
 
 
-def slice_binary(
-    buffer: pa.Buffer, starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> pa.BinaryArray:
-    """Pieces of a buffer that follow one another in it, with gaps of any size between them."""
+def slice_binary(buffer: pa.Buffer, bounds: NDArray[np.int64]) -> pa.BinaryArray:
+    """Pieces of a buffer that follow one another in it, with gaps of any size between them.
+
+    ``bounds`` has two columns: where each piece starts and where it ends.
+    """
+    count = len(bounds)
     # One array of pieces and gaps in turn, of which every other element is taken.
-    bounds = np.empty(2 * len(starts) + 1, np.int32)
-    bounds[0:-1:2] = starts
-    bounds[1::2] = ends
-    bounds[-1] = ends[-1] if len(ends) else 0
+    all_bounds = np.empty(2 * count + 1, np.int32)
+    all_bounds[:-1] = bounds.ravel()
+    all_bounds[-1] = all_bounds[-2] if count else 0
     pieces_and_gaps = pa.Array.from_buffers(
-        pa.binary(), 2 * len(starts), [None, pa.py_buffer(bounds), buffer]
+        pa.binary(), 2 * count, [None, pa.py_buffer(all_bounds), buffer]
     )
-    return pieces_and_gaps.take(pa.array(np.arange(0, 2 * len(starts), 2, dtype=np.int32)))
+    return pieces_and_gaps.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+
+
+def all_equal(data: NDArray[np.uint8], positions: NDArray[np.int64], size: int) -> bool:
+    """Whether the same ``size`` bytes stand at all positions."""
+    # Each item is compared with the next one, in one long run of bytes.
+    items = items_at(data, positions, size).view(np.uint8)
+    return bool((items[size:] == items[:-size]).all())
+
+
+def repeat_string(text: str, count: int) -> pa.StringArray:
+    """A column of one text."""
+    data = text.encode()
+    bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
 def as_strings(column: pa.BinaryArray) -> pa.StringArray:

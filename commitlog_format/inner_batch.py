@@ -12,8 +12,9 @@ from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.errors import CorruptRecordError, LimitExceededError
 from rmqlog.commitlog_format.layout import I16, INNER_MESSAGE, SysFlag
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
-from rmqlog.commitlog_format.message import Message, decode_text, tags_code
+from rmqlog.commitlog_format.message import Message, tags_code
 from rmqlog.commitlog_format.properties import parse_properties
+from rmqlog.commitlog_format.text import decode_text
 
 
 def is_inner_batch(sys_flag: int) -> bool:

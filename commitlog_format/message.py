@@ -6,7 +6,6 @@ and encoding are mirror images, field by field.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,11 +23,10 @@ from rmqlog.commitlog_format.hashing import java_hash
 from rmqlog.commitlog_format.layout import I8, I16, I32, I64, U32, SysFlag
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
 from rmqlog.commitlog_format.properties import parse_properties
+from rmqlog.commitlog_format.text import decode_text
 
 #: Java's Long.MAX_VALUE milliseconds do not fit into Arrow's microseconds.
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
-_ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-_REPLACEMENT = "\ufffd".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,18 +283,6 @@ def decode_message(
     """The message that ``data`` begins with; see :func:`decode_record` and :func:`to_message`."""
     record = decode_record(data, physical_offset, path=path, limits=limits)
     return to_message(record, check_crc=check_crc, path=path, limits=limits)
-
-
-def decode_text(data: bytes) -> str:
-    """UTF-8 as Java reads it: what is malformed becomes U+FFFD, it is not an error.
-
-    Python and Java count malformed sequences alike, except that an encoded surrogate is one for
-    Java.
-    """
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return _ENCODED_SURROGATE.sub(_REPLACEMENT, data).decode("utf-8", errors="replace")
 
 
 def tags_code(topic: str, properties: Mapping[str, str], store_timestamp_ms: int) -> int:

@@ -16,19 +16,21 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format.binary_columns import (
+    all_equal,
     as_strings,
     column_bounds,
     column_bytes,
     gather_binary,
-    items_at,
     slice_binary,
 )
 from rmqlog.commitlog_format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
-from rmqlog.commitlog_format.message import decode_text
 from rmqlog.commitlog_format.record_fields import RecordFields
+from rmqlog.commitlog_format.text import decode_text
 
 #: A bit for each distinct name tells quickly whether a record repeats one.
 _MAX_NAME_BITS = 62
+#: From the end of a name and of its value to where the value starts and ends.
+_TO_VALUE_BOUNDS = np.array([1, 0])
 
 
 class PropertyColumns:
@@ -55,13 +57,12 @@ class _UniformPairs:
     """Records that all have the same names in the same order, none of them twice."""
 
     def __init__(
-        self, data: NDArray[np.uint8], names: list[str],
-        value_starts: NDArray[np.int64], value_ends: NDArray[np.int64],
+        self, data: NDArray[np.uint8], names: list[str], ends: NDArray[np.int64]
     ) -> None:
         self._buffer = pa.py_buffer(data)
         self._names = names
-        self._value_starts = value_starts
-        self._value_ends = value_ends
+        #: A line for each row: where the first name ends, where its value ends, and so on.
+        self._ends = ends
 
     @staticmethod
     def find(
@@ -72,71 +73,59 @@ class _UniformPairs:
         mark_count = len(marks) // max(row_count, 1)
         if mark_count == 0 or len(marks) != mark_count * row_count:
             return None
-        starts, ends = bounds[:-1], bounds[1:]
-        matrix = marks.reshape(row_count, mark_count)
-        turns = np.resize(
-            np.array([NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR], np.uint8), mark_count
-        )
-        in_own_rows = (matrix[:, 0] >= starts).all() and (matrix[:, -1] < ends).all()
-        if not in_own_rows or not (data[matrix] == turns).all():
+        row_starts, row_ends = bounds[:-1], bounds[1:]
+        ends = marks.reshape(row_count, mark_count)
+        if not ((ends[:, 0] >= row_starts).all() and (ends[:, -1] < row_ends).all()):
             return None
-        value_ends = matrix[:, 1::2]
         if mark_count % 2:  # the last pair has no separator behind it
-            value_ends = np.concatenate((value_ends, ends[:, np.newaxis]), axis=1)
-        elif not (matrix[:, -1] == ends - 1).all():
+            ends = np.concatenate((ends, row_ends[:, np.newaxis]), axis=1)
+        elif not (ends[:, -1] == row_ends - 1).all():
             return None
-        name_ends = matrix[:, 0::2]
-        name_starts = np.empty_like(name_ends)
-        name_starts[:, 0] = starts
-        np.add(value_ends[:, :-1], 1, out=name_starts[:, 1:])
-        names = _common_names(data, name_starts, name_ends)
-        value_starts = name_ends + 1
-        if names is None or not (value_starts < value_ends).all():
-            return None
-        return _UniformPairs(data, names, value_starts, value_ends)
+        names = _common_names(data, row_starts, np.ascontiguousarray(ends.T))
+        return None if names is None else _UniformPairs(data, names, ends)
 
     def map_column(self) -> pa.MapArray:
-        row_count = len(self._value_starts)
-        bounds, keys = _repeated_names(tuple(self._names), row_count)
-        values = slice_binary(self._buffer, self._value_starts.ravel(), self._value_ends.ravel())
-        return pa.MapArray.from_arrays(bounds, keys, as_strings(values))
+        bounds, keys = _repeated_names(tuple(self._names), len(self._ends))
+        value_bounds = self._ends.reshape(-1, 2) + _TO_VALUE_BOUNDS
+        return pa.MapArray.from_arrays(
+            bounds, keys, as_strings(slice_binary(self._buffer, value_bounds))
+        )
 
     def column(self, name: str) -> pa.StringArray:
         if name not in self._names:
-            return pa.nulls(len(self._value_starts), pa.string())
+            return pa.nulls(len(self._ends), pa.string())
         pair = self._names.index(name)
-        return as_strings(
-            slice_binary(self._buffer, self._value_starts[:, pair], self._value_ends[:, pair])
-        )
+        value_bounds = self._ends[:, 2 * pair : 2 * pair + 2] + _TO_VALUE_BOUNDS
+        return as_strings(slice_binary(self._buffer, value_bounds))
 
 
 def _common_names(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+    data: NDArray[np.uint8], row_starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> list[str] | None:
-    """The names if every row has those of the first row and no name is empty or comes twice."""
-    sizes = ends[0] - starts[0]
-    if (sizes <= 0).any() or not (ends - starts == sizes).all():
-        return None
-    names = [data[start:end] for start, end in zip(starts[0], ends[0], strict=True)]
-    for pair, name in enumerate(names):
-        if not _all_equal(data, starts[:, pair], name):
+    """The names, if all rows have those of the first row.
+
+    ``ends`` has a line for the ends of each name and of each value. ``None`` also if a separator
+    is not the one that belongs there, if a name or a value is empty, or a name comes twice.
+    """
+    names: list[str] = []
+    starts = row_starts
+    for name_ends, value_ends in zip(ends[0::2], ends[1::2], strict=True):
+        start, size = int(starts[0]), int(name_ends[0] - starts[0])
+        if size <= 0 or not (name_ends - starts == size).all():
             return None
-    texts = [decode_text(name.tobytes()) for name in names]
-    return texts if len(set(texts)) == len(texts) else None
-
-
-def _all_equal(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], expected: NDArray[np.uint8]
-) -> bool:
-    """Whether the bytes from each start are the expected ones, compared in words."""
-    size = len(expected)
-    width = min(8, 1 << (size.bit_length() - 1))
-    # Words from the left, the last one moved back so that it ends where the bytes end.
-    for place in [*range(0, size - width, width), size - width]:
-        words = items_at(data, starts + place, width).view(f"u{width}")
-        if not (words == expected[place : place + width].view(f"u{width}")).all():
-            return False
-    return True
+        # The separators on both sides of the name are compared along with it.
+        before = 1 if names else 0
+        if not all_equal(data, starts - before, before + size + 1):
+            return None
+        if data[start + size] != NAME_VALUE_SEPARATOR:
+            return None
+        if before and data[start - 1] != PROPERTY_SEPARATOR:
+            return None
+        if not (value_ends - name_ends > 1).all():
+            return None
+        names.append(decode_text(data[start : start + size].tobytes()))
+        starts = value_ends + 1
+    return names if len(set(names)) == len(names) else None
 
 
 @lru_cache(maxsize=8)
@@ -158,8 +147,10 @@ class _MixedPairs:
         buffer = pa.py_buffer(data)
         #: The row of each pair.
         self._rows = np.searchsorted(bounds, name_starts, "right") - 1
-        self._names = as_strings(slice_binary(buffer, name_starts, name_ends)).dictionary_encode()
-        self._values = as_strings(slice_binary(buffer, name_ends + 1, value_ends))
+        name_bounds = np.stack((name_starts, name_ends), axis=1)
+        value_bounds = np.stack((name_ends + 1, value_ends), axis=1)
+        self._names = as_strings(slice_binary(buffer, name_bounds)).dictionary_encode()
+        self._values = as_strings(slice_binary(buffer, value_bounds))
         self._drop_repeated()
 
     def map_column(self) -> pa.MapArray:

@@ -159,6 +159,7 @@ class _BatchColumns:
         self._hosts = hosts
         self._check_crc = check_crc
         self._kept_properties: PropertyColumns | None = None
+        self._kept_columns: dict[str, pa.StringArray] = {}
 
     def column(self, name: str) -> pa.Array:
         if name in _HEADER_FIELDS:
@@ -168,7 +169,7 @@ class _BatchColumns:
         if name in _HOST_FIELDS:
             return self._by_group(_HOST_FIELDS[name], lambda hosts, _: self._hosts.build(hosts))
         if name in _PROPERTY_NAMES:
-            return self._properties().column(_PROPERTY_NAMES[name])
+            return self._property(_PROPERTY_NAMES[name])
         builders: dict[str, Callable[[], pa.Array]] = {
             "topic": self._topics,
             "msgId": lambda: self._by_group("store_host", message_id_column),
@@ -179,7 +180,7 @@ class _BatchColumns:
         return builders[name]()
 
     def _timestamps(self, field: str) -> pa.Array:
-        milliseconds = self._fields.header(field).astype(np.int64)
+        milliseconds = self._fields.header(field)
         self._fields.require(
             (milliseconds >= -_MAX_TIMESTAMP_MS) & (milliseconds <= _MAX_TIMESTAMP_MS),
             CorruptRecordError, f"{field.replace('_', '').upper()} is no time", milliseconds,
@@ -217,16 +218,21 @@ class _BatchColumns:
             self._kept_properties = PropertyColumns(self._fields)
         return self._kept_properties
 
+    def _property(self, name: str) -> pa.StringArray:
+        if name not in self._kept_columns:
+            self._kept_columns[name] = self._properties().column(name)
+        return self._kept_columns[name]
+
     def _tags_codes(self) -> pa.Array:
         """What the dispatcher would put into the queue units: see ``message.tags_code``."""
-        fields, properties = self._fields, self._properties()
-        codes = java_hashes(properties.column(layout.PROPERTY_TAGS)).astype(np.int64)
+        fields = self._fields
+        tags = self._property(layout.PROPERTY_TAGS)
+        codes = java_hashes(tags).astype(np.int64)
         scheduled = _schedule_rows(fields)
         if len(scheduled):
             self._timestamps("store_timestamp")  # only to check them
             times = fields.header("store_timestamp")
-            delays = properties.column(layout.PROPERTY_DELAY)
-            tags = properties.column(layout.PROPERTY_TAGS)
+            delays = self._property(layout.PROPERTY_DELAY)
             for row in scheduled.tolist():
                 both = {
                     layout.PROPERTY_DELAY: delays[row].as_py(),

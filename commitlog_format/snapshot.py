@@ -19,10 +19,11 @@ from rmqlog.commitlog_format.errors import SegmentExpiredError, StoreError
 from rmqlog.commitlog_format.files import FileAccess
 from rmqlog.commitlog_format.limits import Limits
 from rmqlog.commitlog_format.log_walk import LogEnd, LogWalk
-from rmqlog.commitlog_format.message import Record, decode_text, to_message
+from rmqlog.commitlog_format.message import Record, to_message
 from rmqlog.commitlog_format.message_reader import dispatched_names
 from rmqlog.commitlog_format.segment import FileQueue
 from rmqlog.commitlog_format.store_files import QueueFolder, QueueKey, QueueKind
+from rmqlog.commitlog_format.text import decode_text
 from rmqlog.commitlog_format.unit_queue import UnitQueue
 
 
