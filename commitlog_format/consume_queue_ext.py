@@ -39,8 +39,8 @@ class ConsumeQueueExt:
     def bitmap(self, address: int) -> bytes:
         """The bloom bitmap of one unit, empty when the broker computed none."""
         header = self._headers(np.array([address], np.int64))[0]
-        offset = address - EXT_ADDRESS_BASE + _HEADER_SIZE
-        return self.files.read(offset, int(header["bitmap_size"]))
+        unit = self.files.read(address - EXT_ADDRESS_BASE, int(header["size"]))
+        return unit[_HEADER_SIZE:]
 
     def _headers(self, addresses: NDArray[np.int64]) -> NDArray[np.void]:
         if len(addresses) == 0:

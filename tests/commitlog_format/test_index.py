@@ -158,7 +158,7 @@ def test_a_missing_folder_is_an_index_without_files(tmp_path: Path) -> None:
 
 def test_a_file_of_a_foreign_length_is_named(tmp_path: Path) -> None:
     (tmp_path / "20260101000000000").write_bytes(bytes(1000))
-    with pytest.raises(CorruptIndexError, match="20260101000000000.*length"):
+    with pytest.raises(CorruptIndexError, match=r"20260101000000000.*length"):
         open_index(tmp_path)
 
 
