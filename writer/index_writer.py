@@ -190,6 +190,7 @@ class IndexWriter:
             self._last = IndexFileWriter.open(
                 files, f"{directory}/{names[-1]}", self.slot_count, self.entry_count
             )
+            self._unflushed.append(self._last)
 
     @property
     def end_physical_offset(self) -> int:
@@ -243,18 +244,11 @@ class IndexWriter:
         return sorted(name for name in os.listdir(self.directory) if name.isdigit())
 
     def flush(self) -> None:
-        """All entries are on disk when it returns."""
+        """All entries are on disk when it returns; another thread may put more meanwhile."""
         last = self._last
-        unflushed = [file for file in self._unflushed if file is not last]
-        if last is not None:
-            unflushed.append(last)
-        for file in unflushed:
+        for file in list(self._unflushed):
             file.flush()
-            if file.room == 0:
+            if file is not last:  # it is full, and is not written again
                 self.safe_timestamp = max(self.safe_timestamp, file.end_timestamp)
-        self._unflushed = [] if last is None else [last]
-        # Full files are not written again.
-        for file in unflushed:
-            if file is not last:
+                self._unflushed.remove(file)
                 self.files.release(file.path)
-                self._unflushed = [kept for kept in self._unflushed if kept is not file]

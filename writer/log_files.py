@@ -129,7 +129,7 @@ class LogFiles:
         return segment
 
     def _file_of(self, start: int) -> MappedFile:
-        for segment in reversed(self._segments):
+        for segment in reversed(list(self._segments)):
             if segment.start == start:
                 return segment.file
         if start not in self._ready:

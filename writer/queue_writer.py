@@ -29,8 +29,6 @@ class UnitFiles:
         self.end = end
         self.flushed = end
         self._last: MappedFile | None = None
-        #: Files with unflushed bytes and where each begins, oldest first.
-        self._dirty: list[tuple[int, MappedFile]] = []
 
     def start_at(self, position: int) -> None:
         """Begin an empty queue at the start of a file that is not the first one."""
@@ -54,8 +52,6 @@ class UnitFiles:
         path = f"{self.directory}/{offset_name(start)}"
         if self._last is None or self._last.path != path:
             self._last = self._open(path)
-        if not self._dirty or self._dirty[-1][1] is not self._last:
-            self._dirty.append((start, self._last))
         return self._last, position
 
     def _open(self, path: str) -> MappedFile:
@@ -70,12 +66,18 @@ class UnitFiles:
         return file
 
     def flush(self) -> None:
-        """All units are on disk when it returns (names of new files aside)."""
+        """All units are on disk when it returns (names of new files aside).
+
+        Another thread may append meanwhile: everything below ``end`` is in the files already.
+        """
         end = self.end
-        dirty, self._dirty = self._dirty, []
-        for start, file in dirty:
-            file.sync(max(self.flushed - start, 0), min(end - start, self.file_size))
-        self.flushed = end
+        while self.flushed < end:
+            position = self.flushed % self.file_size
+            start = self.flushed - position
+            stop = min(end - start, self.file_size)
+            path = f"{self.directory}/{offset_name(start)}"
+            MappedFile(self.files, path, self.file_size, self.file_size).sync(position, stop)
+            self.flushed = start + stop
 
 
 class QueueWriter:

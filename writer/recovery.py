@@ -49,7 +49,8 @@ class RecoveryReport:
 
     The log is ``[log_start, log_end)``. Records from ``dispatch_start`` on have to be
     dispatched again; dispatch skips what queues and index already have. ``queues`` are the
-    ends of the queues that are there. ``cuts`` is what was set aside.
+    ends of the queues that are there. ``cuts`` is what was set aside. ``checkpoint`` is the one
+    that was found, or an empty one if that could not be true.
     """
 
     was_clean: bool
@@ -58,6 +59,7 @@ class RecoveryReport:
     walk_start: int
     dispatch_start: int
     queues: Mapping[QueueKey, QueueEnd]
+    checkpoint: Checkpoint
     cuts: tuple[Cut, ...] = ()
 
 
@@ -132,9 +134,7 @@ class _Recovery:
             # Units of records that are gone: as after a crash, but only at the end.
             return self._finish(walk_start, log_end, log_end, cuts)
         dispatch_start = max(dispatched, self.log.start)
-        return RecoveryReport(
-            True, self.log.start, log_end, walk_start, dispatch_start, ends, tuple(cuts)
-        )
+        return self._report(log_end, walk_start, dispatch_start, ends, cuts)
 
     def _after_crash(self) -> RecoveryReport:
         walk_start = self._last_vouched_segment()
@@ -166,9 +166,25 @@ class _Recovery:
             self.posix, self.access, self.files, self.settings, self.checkpoint, limit
         )
         dispatch_start = max(min(dispatch_start, indexed), self.log.start)
+        return self._report(log_end, walk_start, dispatch_start, ends, cuts)
+
+    def _report(
+        self,
+        log_end: int,
+        walk_start: int,
+        dispatch_start: int,
+        ends: dict[QueueKey, QueueEnd],
+        cuts: list[Cut],
+    ) -> RecoveryReport:
         return RecoveryReport(
-            not self.files.has_abort,
-            self.log.start, log_end, walk_start, dispatch_start, ends, tuple(cuts),
+            was_clean=not self.files.has_abort,
+            log_start=self.log.start,
+            log_end=log_end,
+            walk_start=walk_start,
+            dispatch_start=dispatch_start,
+            queues=ends,
+            checkpoint=self.checkpoint,
+            cuts=tuple(cuts),
         )
 
     def _folders(self, kind: QueueKind) -> list[QueueFolder]:

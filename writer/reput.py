@@ -17,7 +17,7 @@ from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
 from rmqlog.commitlog_format.encoding import dictionary_codes
 from rmqlog.commitlog_format.layout import SysFlag
-from rmqlog.commitlog_format.log_walk import LogWalk
+from rmqlog.commitlog_format.log_walk import LogEnd, LogWalk
 from rmqlog.commitlog_format.message import Message
 from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.store_files import QueueKey
@@ -32,18 +32,26 @@ _MICROSECONDS = 1000
 
 
 def dispatch_log(
-    log: CommitLog, start: int, stop: int, dispatcher: Dispatcher, settings: StoreSettings
-) -> int:
-    """Dispatch the records of ``[start, stop)``; returns how many. One that is not sound ends
-    it, as it ends the log."""
+    log: CommitLog,
+    start: int,
+    stop: int,
+    dispatcher: Dispatcher,
+    settings: StoreSettings,
+    *,
+    check_crc: bool = False,
+) -> tuple[int, LogEnd]:
+    """Dispatch the records of ``[start, stop)``: how many there were, and where they ended.
+
+    A record that is not sound ends it, as it ends the log.
+    """
     count = 0
-    walk = LogWalk(log, start, stop)
+    walk = LogWalk(log, start, stop, check_crc=check_crc)
     decoder = RecordDecoder(_COLUMNS, check_crc=False, limits=log.limits)
     for run in walk:
         for batch in _batches(log, run, decoder, settings):
             dispatcher.dispatch(batch)
             count += len(batch)
-    return count
+    return count, walk.end
 
 
 def _batches(

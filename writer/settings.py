@@ -129,8 +129,13 @@ class StoreSettings:
     @property
     def indexes_tags(self) -> bool:
         """Whether each tag gets an index entry of its own."""
+        return self.version >= _TAG_INDEX_VERSION
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Major and minor of the broker whose bytes are reproduced."""
         major, minor = self.brokerVersion.split(".")[:2]
-        return (int(major), int(minor)) >= _TAG_INDEX_VERSION
+        return int(major), int(minor)
 
     @property
     def index_file_size(self) -> int:

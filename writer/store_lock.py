@@ -32,7 +32,7 @@ class StoreLock:
         self._posix = posix
         self._owner_path = f"{store_path}/{layout.RMQLOG_DIRECTORY}/{OWNER_FILE}"
         path = f"{store_path}/{layout.LOCK_FILE}"
-        posix.mkdir(store_path)
+        _make_directory(posix, store_path)
         self._descriptor = posix.open(path, create=not os.path.exists(path))
         try:
             self._take(store_path, path)
@@ -86,6 +86,17 @@ class StoreLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _make_directory(posix: Posix, path: str) -> None:
+    """Make the store's directory, its name on disk too."""
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path) or "."
+    for directory in reversed(missing):
+        posix.mkdir(directory)
+        posix.fsync_directory(os.path.dirname(directory) or ".")
 
 
 _held: weakref.WeakSet[StoreLock] = weakref.WeakSet()

@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.address import encode_message_id, parse_host
-from rmqlog.commitlog_format.checkpoint import Checkpoint, read_checkpoint
 from rmqlog.commitlog_format.commit_log import CommitLog
+from rmqlog.commitlog_format.consume_queue import ConsumeQueue
 from rmqlog.commitlog_format.errors import (
-    CorruptConfigError,
     InvalidNameError,
     StoreError,
     WriterClosedError,
@@ -28,6 +27,7 @@ from rmqlog.commitlog_format.files import LocalFiles
 from rmqlog.commitlog_format.segment import FileQueue
 from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer.appender import Appender, AppendResult, PreparedAppend
+from rmqlog.writer.delay import DelayedDelivery
 from rmqlog.writer.dispatch import Dispatcher
 from rmqlog.writer.draft import Draft, Drafter
 from rmqlog.writer.flush import CheckpointFile, LogFlusher, QueueFlusher
@@ -45,6 +45,7 @@ from rmqlog.writer.shutdown import open_writers
 from rmqlog.writer.statistics import Statistics
 from rmqlog.writer.store_lock import StoreLock
 from rmqlog.writer.topics_config import DelayOffsets, TopicTable
+from rmqlog.writer.transactions import Transaction, Transactions
 from rmqlog.writer.transient_store_pool import TransientStorePool
 from rmqlog.writer.uniq_keys import UniqKeys
 
@@ -130,7 +131,7 @@ class StoreWriter:
             self._queues, self._index, index_tags=settings.indexes_tags
         )
         self._delay_offsets = DelayOffsets(self._posix, self.path)
-        self._checkpoint = _read_checkpoint(self.path)
+        self._checkpoint = self.recovery.checkpoint
         self._checkpoint_file = CheckpointFile(
             self._posix, f"{self.path}/{layout.CHECKPOINT_FILE}"
         )
@@ -141,6 +142,13 @@ class StoreWriter:
         )
         self._drafter = Drafter(
             settings.delay_levels_ms, self._topics.queue_count, UniqKeys(host)
+        )
+        self._delivery = DelayedDelivery(
+            settings, self._delay_offsets, self._queues.next_offset, self.append_draft
+        )
+        self._transactions = Transactions(
+            settings, host, self.append_draft, self._read_log, self._read_queue,
+            self._queues.next_offset, self._now_ms,
         )
         self._log_flusher = LogFlusher(self, settings, self.statistics.count_flush)
         self._queue_flusher = QueueFlusher(self, settings)
@@ -156,15 +164,21 @@ class StoreWriter:
         if report.dispatch_start >= report.log_end:
             return last
         log = self._read_log()
-        count = dispatch_log(
+        count, _ = dispatch_log(
             log, report.dispatch_start, report.log_end, self._dispatcher, self.settings
         )
         logger.info("%s: dispatched %d messages that the queues lacked", self.path, count)
         return max(last, self._dispatcher.last_timestamp)
 
     def _read_log(self) -> CommitLog:
+        """The log up to what is written now."""
+        self._log.commit()
         directory = f"{self.path}/{layout.COMMIT_LOG_DIRECTORY}"
         return CommitLog(FileQueue.open(LocalFiles(), [directory]))
+
+    def _read_queue(self, key: QueueKey) -> ConsumeQueue:
+        directory = f"{self.path}/{layout.CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
+        return ConsumeQueue(FileQueue.open(LocalFiles(), [directory]))
 
     # --- appending --------------------------------------------------------------------------
 
@@ -256,6 +270,40 @@ class StoreWriter:
             raise WriterClosedError("the writer is closed", self.path)
         self._log_flusher.check()
         self._queue_flusher.check()
+
+    # --- delays and transactions ------------------------------------------------------------
+
+    def deliver_due(self, now_ms: int | None = None) -> int:
+        """Deliver the delayed messages that are due, as a broker does; returns how many."""
+        with self._mutex:
+            self._check_usable()
+            due = self._now_ms() if now_ms is None else now_ms
+            return self._delivery.deliver_due(self._read_log(), self._read_queue, due)
+
+    def prepare(self, message: NewMessage, producer_group: str) -> Transaction:
+        """Append a message that no consumer sees until it is committed."""
+        with self._mutex:
+            messages = read_messages(batch_of([message]), self.settings)
+            draft = self._drafter.draft(messages, self._now_ms())
+            return self._transactions.prepare(draft, producer_group)
+
+    def find_transaction(self, transaction_id: str) -> Transaction:
+        """The open transaction with an id, from this run of the program or from an earlier one."""
+        with self._mutex:
+            self._check_usable()
+            return self._transactions.find(transaction_id)
+
+    def commit(self, transaction: Transaction) -> None:
+        """Make a prepared message visible in its topic."""
+        with self._mutex:
+            self._check_usable()
+            self._transactions.commit(transaction)
+
+    def rollback(self, transaction: Transaction) -> None:
+        """Drop a prepared message."""
+        with self._mutex:
+            self._check_usable()
+            self._transactions.rollback(transaction)
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -384,10 +432,3 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
             "the table is too large to be appended as one batch", found=table.num_rows
         )
     return batches[0]
-
-
-def _read_checkpoint(path: str) -> Checkpoint:
-    try:
-        return read_checkpoint(LocalFiles(), path)
-    except CorruptConfigError:
-        return Checkpoint()

@@ -120,7 +120,7 @@ class TopicTable:
             needed = key.queue_id + 1
             if key.topic == layout.SCHEDULE_TOPIC:
                 needed = max(needed, self._delay_level_count)
-            elif known is None:
+            elif known is None and key.topic not in layout.SYSTEM_TOPICS:
                 needed = max(needed, self._default_count)
             self.create(key.topic, needed)
 
