@@ -39,7 +39,8 @@ def tail_units(
         for key, units in _units_of_run(log, run):
             parts.setdefault(key, []).append(units)
     return {
-        key: _placed(concatenate(found), next_offset(key)) for key, found in parts.items()
+        key: _placed(_in_log_order(concatenate(found)), next_offset(key))
+        for key, found in parts.items()
     }
 
 
@@ -54,10 +55,11 @@ def _units_of_run(log: CommitLog, run: RecordRun) -> Iterator[tuple[QueueKey, Un
     flags = batch["sysFlag"].to_numpy()
     transaction = flags & layout.TRANSACTION_MASK
     visible = (transaction == 0) | (transaction == layout.SysFlag.TRANSACTION_COMMIT)
-    yield from _simple_units(batch.filter(pa.array(visible & (flags & layout.SysFlag.INNER_BATCH == 0))))
-    for offset in run.offsets[visible & (flags & layout.SysFlag.INNER_BATCH != 0)].tolist():
+    is_batch = flags & layout.SysFlag.INNER_BATCH != 0
+    yield from _simple_units(batch.filter(pa.array(visible & ~is_batch)))
+    for offset in run.offsets[visible & is_batch].tolist():
         yield _batch_unit(log.message(offset, check_crc=False))
-    if _MULTI_DISPATCH_BYTES in memoryview(run.window.data).tobytes():
+    if _MULTI_DISPATCH_BYTES in run.window.data.tobytes():
         for offset in run.offsets[visible].tolist():
             yield from _multi_dispatch_units(log.message(offset, check_crc=False))
 
@@ -109,6 +111,11 @@ def _one_unit(message: Message, queue_offset: int, counts: object = None) -> Uni
         np.array([message.tags_code], np.int64),
         counts,  # type: ignore[arg-type]
     )
+
+
+def _in_log_order(units: Units) -> Units:
+    """Units as they follow one another in the log: batches and single messages may alternate."""
+    return units.take(np.argsort(units.offsets, kind="stable"))
 
 
 def _placed(units: Units, next_offset: int | None) -> Units:
