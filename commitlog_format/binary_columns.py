@@ -62,18 +62,18 @@ def _inline_bytes(
     return words
 
 
-def slice_binary(buffer: pa.Buffer, bounds: NDArray[np.int64]) -> pa.BinaryArray:
-    """Pieces of a buffer that follow one another in it, with gaps of any size between them.
-
-    ``bounds`` has two columns: where each piece starts and where it ends.
-    """
-    count = len(bounds)
+def slice_binary(
+    buffer: pa.Buffer, starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> pa.BinaryArray:
+    """Pieces of a buffer that follow one another in it, with gaps of any size between them."""
+    count = len(starts)
     # One array of pieces and gaps in turn, of which every other element is taken.
-    all_bounds = np.empty(2 * count + 1, np.int32)
-    all_bounds[:-1] = bounds.ravel()
-    all_bounds[-1] = all_bounds[-2] if count else 0
+    bounds = np.empty(2 * count + 1, np.int32)
+    bounds[0:-1:2] = starts
+    bounds[1::2] = ends
+    bounds[-1] = bounds[-2] if count else 0
     pieces_and_gaps = pa.Array.from_buffers(
-        pa.binary(), 2 * count, [None, pa.py_buffer(all_bounds), buffer]
+        pa.binary(), 2 * count, [None, pa.py_buffer(bounds), buffer]
     )
     return pieces_and_gaps.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
 

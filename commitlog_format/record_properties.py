@@ -29,8 +29,6 @@ from rmqlog.commitlog_format.text import decode_text
 
 #: A bit for each distinct name tells quickly whether a record repeats one.
 _MAX_NAME_BITS = 62
-#: From the end of a name and of its value to where the value starts and ends.
-_TO_VALUE_BOUNDS = np.array([1, 0])
 
 
 class PropertyColumns:
@@ -79,24 +77,25 @@ class _UniformPairs:
             return None
         if mark_count % 2:  # the last pair has no separator behind it
             ends = np.concatenate((ends, row_ends[:, np.newaxis]), axis=1)
-        elif not (ends[:, -1] == row_ends - 1).all():
+        elif not (
+            (ends[:, -1] == row_ends - 1).all() and (data[row_ends - 1] == PROPERTY_SEPARATOR).all()
+        ):
             return None
         names = _common_names(data, row_starts, np.ascontiguousarray(ends.T))
         return None if names is None else _UniformPairs(data, names, ends)
 
     def map_column(self) -> pa.MapArray:
         bounds, keys = _repeated_names(tuple(self._names), len(self._ends))
-        value_bounds = self._ends.reshape(-1, 2) + _TO_VALUE_BOUNDS
-        return pa.MapArray.from_arrays(
-            bounds, keys, as_strings(slice_binary(self._buffer, value_bounds))
-        )
+        name_ends, value_ends = self._ends.ravel()[0::2], self._ends.ravel()[1::2]
+        values = slice_binary(self._buffer, name_ends + 1, value_ends)
+        return pa.MapArray.from_arrays(bounds, keys, as_strings(values))
 
     def column(self, name: str) -> pa.StringArray:
         if name not in self._names:
             return pa.nulls(len(self._ends), pa.string())
         pair = self._names.index(name)
-        value_bounds = self._ends[:, 2 * pair : 2 * pair + 2] + _TO_VALUE_BOUNDS
-        return as_strings(slice_binary(self._buffer, value_bounds))
+        name_ends, value_ends = self._ends[:, 2 * pair], self._ends[:, 2 * pair + 1]
+        return as_strings(slice_binary(self._buffer, name_ends + 1, value_ends))
 
 
 def _common_names(
@@ -147,10 +146,8 @@ class _MixedPairs:
         buffer = pa.py_buffer(data)
         #: The row of each pair.
         self._rows = np.searchsorted(bounds, name_starts, "right") - 1
-        name_bounds = np.stack((name_starts, name_ends), axis=1)
-        value_bounds = np.stack((name_ends + 1, value_ends), axis=1)
-        self._names = as_strings(slice_binary(buffer, name_bounds)).dictionary_encode()
-        self._values = as_strings(slice_binary(buffer, value_bounds))
+        self._names = as_strings(slice_binary(buffer, name_starts, name_ends)).dictionary_encode()
+        self._values = as_strings(slice_binary(buffer, name_ends + 1, value_ends))
         self._drop_repeated()
 
     def map_column(self) -> pa.MapArray:
