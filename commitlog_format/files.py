@@ -121,8 +121,9 @@ class LocalFile:
             return np.empty(0, np.uint8)
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
         try:
+            length = offset + size - start
             mapped = mmap.mmap(
-                self._descriptor, offset + size - start, mmap.MAP_SHARED, mmap.PROT_READ, offset=start
+                self._descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=start
             )
         except (OSError, ValueError) as error:
             raise FileUnavailableError("cannot be mapped", self.path, offset, error) from error

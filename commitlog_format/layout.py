@@ -33,7 +33,7 @@ DLEDGER_DATA_DIRECTORY = "data"
 #: Present in ``consumequeue`` when ``storeType=defaultRocksDB`` made it a database.
 ROCKSDB_MARKER_FILE = "CURRENT"
 
-#: Segments and queue files are named by their first byte's logical offset (UtilAll.offset2FileName).
+#: Segments and queue files are named by the offset of their first byte (UtilAll.java).
 OFFSET_NAME_DIGITS = 20
 #: Index files are named by creation time, ``yyyyMMddHHmmssSSS``.
 INDEX_NAME_DIGITS = 17

@@ -130,7 +130,7 @@ class _Step:
 def _collect(log: CommitLog, window: Window, file: SegmentFile, stop: int) -> _Step:
     """Follow the records of one window, then see why that ended."""
     header = log.entry_header_size(window.start)
-    data = memoryview(window.data)
+    data = window.data.data
     follow = _follow_entries if header else _follow_records
     positions, position = follow(data, stop - window.start)
     starts = np.array([*positions, position], np.int64)

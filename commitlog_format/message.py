@@ -54,8 +54,9 @@ class Record:
     def total_size(self) -> int:
         """TOTALSIZE: the bytes of the whole record."""
         header = layout.RECORD_HEADERS[self.sys_flag & layout.HOSTS_V6_MASK].itemsize
-        topic_size_width = 1 if self.magic == layout.MAGIC_V1 else 2
-        return header + len(self.body) + topic_size_width + len(self.topic) + 2 + len(self.properties)
+        topic_size_width = I8.size if self.magic == layout.MAGIC_V1 else I16.size
+        lengths = topic_size_width + I16.size
+        return header + lengths + len(self.body) + len(self.topic) + len(self.properties)
 
 
 @dataclass(frozen=True, slots=True)

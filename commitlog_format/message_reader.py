@@ -172,10 +172,9 @@ class MessageReader:
         if foreign.any():
             decoded, units = self._without_foreign(key, decoded, units, foreign, run.window.path)
         if _has_inner_batch(decoded):
-            batch = self._expanded(
+            return self._expanded(
                 decoded["commitLogOffset"].to_pylist(), run.window.path, units, start, stop
             )
-            return batch
         return self._finish(decoded, units)
 
     def _decode(self, run: RecordRun, sizes: NDArray[np.int64] | None = None) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +56,8 @@ class Window:
 class FileQueue:
     """Equally sized files in the order of their offsets; immutable.
 
-    ``strays`` are names that do not belong there, for reports. A file of another size than the
-    rest is left out unless it is the last one: a broker refuses to start on such a store, but a
-    copy made while it ran may end so.
+    ``strays`` are names that do not belong there, for reports. Files may differ in size, although
+    a broker refuses to start on such a store: a copy made while it ran may end in a short one.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ def _common_size(files: Sequence[SegmentFile]) -> int:
     """The size that the files share: the distance of their names, else of most of them."""
     if not files:
         return 0
-    gaps = [after.start - before.start for before, after in zip(files, files[1:], strict=False)]
+    gaps = [after.start - before.start for before, after in pairwise(files)]
     votes = Counter(gap for gap in gaps if gap > 0)
     votes.update(file.size for file in files)
     return max(votes, key=lambda size: (votes[size], size))
@@ -157,21 +157,18 @@ def _common_size(files: Sequence[SegmentFile]) -> int:
 
 def check_contiguous(queue: FileQueue) -> list[StoreError]:
     """What is wrong with a run: files that overlap, gaps between them, wrong sizes."""
-    findings: list[StoreError] = []
-    for file in queue.files:
-        if file.size != queue.file_size:
-            findings.append(
-                StoreError(
-                    "file of another size than the rest", file.path,
-                    found=file.size, expected=queue.file_size,
-                )
-            )
-    for before, after in zip(queue.files, queue.files[1:], strict=False):
-        if before.end != after.start:
-            findings.append(
-                StoreError(
-                    "file does not begin where the one before it ends", after.path,
-                    found=after.start, expected=before.end,
-                )
-            )
-    return findings
+    sizes = [
+        StoreError(
+            "file of another size than the rest", file.path,
+            found=file.size, expected=queue.file_size,
+        )
+        for file in queue.files if file.size != queue.file_size
+    ]
+    places = [
+        StoreError(
+            "file does not begin where the one before it ends", after.path,
+            found=after.start, expected=before.end,
+        )
+        for before, after in pairwise(queue.files) if before.end != after.start
+    ]
+    return sizes + places
