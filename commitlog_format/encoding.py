@@ -85,12 +85,7 @@ class ByteColumn:
 
 
 def _has_offsets(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_large_binary(kind)
-    )
+    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def put_values(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog
 from rmqlog.commitlog_format.consume_queue import ConsumeQueue
-from rmqlog.commitlog_format.message import decode_text
 from rmqlog.commitlog_format.properties import parse_properties
 from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.commitlog_format.text import decode_text
 from rmqlog.writer.draft import Draft
 from rmqlog.writer.record_copy import NewRecord, copy_of, draft_of
 from rmqlog.writer.settings import StoreSettings

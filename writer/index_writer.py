@@ -146,7 +146,7 @@ class IndexFileWriter:
         begins = np.full(len(timestamps), self.begin_timestamp, np.int64)
         if self.index_count <= 1:
             begins[1:] = timestamps[0]
-        diffs = np.clip((timestamps - begins) // 1000, 0, _TIME_DIFF_MAX)
+        diffs: NDArray[np.int64] = np.clip((timestamps - begins) // 1000, 0, _TIME_DIFF_MAX)
         diffs[begins <= 0] = 0
         return diffs
 

@@ -21,7 +21,7 @@ from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog
 from rmqlog.commitlog_format.errors import StoreError
 from rmqlog.commitlog_format.log_walk import LogEnd, LogWalk
-from rmqlog.commitlog_format.segment import SegmentFile
+from rmqlog.commitlog_format.segment import FileQueue, SegmentFile
 from rmqlog.writer.posix import Posix
 
 #: Bytes are copied, compared and zeroed in pieces of this size.
@@ -49,8 +49,18 @@ class Cut:
 
 
 def find_end(log: CommitLog, start: int) -> LogEnd:
-    """The end of the log, by checking every record from ``start`` on, bodies included."""
-    walk = LogWalk(log, start, check_crc=True)
+    """The end of the log, by checking every record from ``start`` on, bodies included.
+
+    A missing segment ends the log too.
+    """
+    files = log.files.files
+    gaps = [
+        number
+        for number in range(1, len(files))
+        if files[number].start > start and files[number - 1].end != files[number].start
+    ]
+    whole = FileQueue(log.files.access, files[: gaps[0]] if gaps else files)
+    walk = LogWalk(CommitLog(whole, limits=log.limits), start, check_crc=True)
     for _ in walk:
         pass
     return walk.end

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,8 @@ from rmqlog.writer import rules
 from rmqlog.writer.settings import StoreSettings
 
 logger = logging.getLogger(__name__)
+
+_Integer = TypeVar("_Integer", np.int32, np.int64)
 
 INPUT_COLUMNS = (
     *("topic", "queueId", "tags", "keys", "body", "properties", "flag", "bornTimestamp"),
@@ -246,12 +249,12 @@ class _Columns:
 
 
 def _filled(
-    column: pa.Array | None, count: int, default: int, kind: type[np.int32] | type[np.int64]
-) -> NDArray[np.int32] | NDArray[np.int64]:
+    column: pa.Array | None, count: int, default: int, kind: type[_Integer]
+) -> NDArray[_Integer]:
     if column is None:
         return np.full(count, default, kind)
     filled = column.fill_null(default) if column.null_count else column
-    return np.asarray(filled).astype(kind, copy=False)
+    return np.asarray(filled, dtype=kind)
 
 
 def _read_topics(

@@ -63,8 +63,9 @@ class QueueTable:
 
     def flush(self, least_pages: int = 0) -> None:
         """Sync the queues that have at least so many dirty pages (0: every dirty one)."""
-        for queue in [*self._queues.values(), *self._batch_queues.values()]:
-            units = queue.units
+        simple = [queue.units for queue in list(self._queues.values())]
+        batched = [queue.units for queue in list(self._batch_queues.values())]
+        for units in simple + batched:
             dirty_pages = units.end // _PAGE_SIZE - units.flushed // _PAGE_SIZE
             if units.end > units.flushed and dirty_pages >= least_pages:
                 units.flush()

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.checksum import body_crc
 from rmqlog.commitlog_format.encoding import ByteColumn
 from rmqlog.commitlog_format.layout import SysFlag
-from rmqlog.commitlog_format.message import Record, decode_text
+from rmqlog.commitlog_format.message import Record
 from rmqlog.commitlog_format.properties import parse_properties
 from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.commitlog_format.text import decode_text
 from rmqlog.writer.draft import Draft
 
+_Integer = TypeVar("_Integer", np.int32, np.int64)
 _NOT_DUE = -1
 
 
@@ -72,7 +76,7 @@ def draft_of(records: Sequence[NewRecord]) -> Draft:
     def texts(name: str) -> pa.StringArray:
         return pa.array([properties.get(name) for properties in found], pa.string())
 
-    def integers(values: Sequence[int], kind: type[np.int32] | type[np.int64]) -> np.ndarray:  # type: ignore[type-arg]
+    def integers(values: Sequence[int], kind: type[_Integer]) -> NDArray[_Integer]:
         return np.array(values, kind)
 
     return Draft(

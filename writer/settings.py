@@ -150,7 +150,7 @@ class StoreSettings:
     def from_mapping(cls, values: Mapping[str, str]) -> StoreSettings:
         """Settings from text values; names that only a broker knows are ignored."""
         known = {field.name: field for field in fields(cls)}
-        parsed = {
+        parsed: dict[str, Any] = {
             name: _parse(name, text.strip(), known[name].default)
             for name, text in values.items()
             if name in known

@@ -15,9 +15,10 @@ from rmqlog.commitlog_format.commit_log import CommitLog
 from rmqlog.commitlog_format.consume_queue import ConsumeQueue
 from rmqlog.commitlog_format.errors import MessageNotFoundError, RuleViolationError
 from rmqlog.commitlog_format.layout import SysFlag
-from rmqlog.commitlog_format.message import Record, decode_text
+from rmqlog.commitlog_format.message import Record
 from rmqlog.commitlog_format.properties import format_properties, parse_properties
 from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.commitlog_format.text import decode_text
 from rmqlog.writer.appender import AppendResult
 from rmqlog.writer.draft import Draft
 from rmqlog.writer.record_copy import NewRecord, copy_of, draft_of, record_in
