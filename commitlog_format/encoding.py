@@ -363,7 +363,9 @@ def _put_tails(
         of_rows = topics[records.topic_codes]
         put_values(target, positions, of_rows)
         positions += of_rows.sizes
-    windows(target, I16.size)[positions] = records.properties.sizes.astype(">i2").view("V2")
+    windows(target, I16.size)[positions] = (
+        records.properties.sizes.astype(layout.PROPERTIES_SIZE).view("V2")
+    )
     put_values(target, positions + I16.size, records.properties)
 
 

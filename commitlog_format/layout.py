@@ -154,6 +154,9 @@ I64 = struct.Struct(">q")
 #: TOTALSIZE and MAGIC for scalar walks.
 PREFIX = struct.Struct(">iI")
 
+#: PROPERTIESLEN of many records.
+PROPERTIES_SIZE = np.dtype(">i2")
+
 MAX_TOPIC_SIZE_V1 = 127
 MAX_TOPIC_SIZE = 255
 MAX_PROPERTIES_SIZE = 32_767
@@ -179,6 +182,23 @@ PROPERTY_INNER_BASE = "INNER_BASE"
 PROPERTY_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 PROPERTY_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 PROPERTY_CRC = "__CRC32#"
+
+
+
+def uniq_key_dtype(address_size: int) -> np.dtype[np.void]:
+    """The bytes whose hex digits are a client's UNIQ_KEY (MessageClientIDSetter.java)."""
+    return np.dtype(
+        [
+            ("address", f"V{address_size}"),
+            ("process", ">u2"),
+            ("salt", ">u4"),  # a class loader's hash: it tells programs on one host apart
+            ("time_ms", ">u4"),  # since the start of the month
+            ("counter", ">u2"),
+        ]
+    )
+
+
+assert uniq_key_dtype(4).itemsize == 16
 
 KEY_SEPARATOR = " "
 MULTI_DISPATCH_SEPARATOR = ","

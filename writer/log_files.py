@@ -147,7 +147,9 @@ class LogFiles:
         step = min(_RESERVE_STEP, self.segment_size)
         file = MappedFile(self.files, path, self.segment_size, step)
         if not os.path.exists(path):
-            file.create()
+            # On disk before a later one is made: a log that lacks its first segment after a
+            # power cut would look like one whose first segment has expired.
+            file.create(durable=True)
         if self._warm:
             warm_up(file)
         return file

@@ -130,27 +130,28 @@ class Posix:
             self._paths[descriptor] = path
         return descriptor
 
-    def create_file(self, path: str, size: int, scratch_directory: str) -> int:
-        """A new file of zeros that has its name only once it has its size, and open.
+    def create_file(
+        self, path: str, size: int, scratch_directory: str, *, durable: bool = False
+    ) -> None:
+        """Make a file of zeros that has its name only once it has its size.
 
         A broker refuses to start on a segment or queue file of another size, or of another
-        name, so the file grows in a folder that brokers ignore (``<store>/rmqlog``). The new
-        name is not on disk before ``fsync_directory``.
+        name, so the file grows in a folder that brokers ignore (``<store>/rmqlog``). With
+        ``durable``, file and name are on disk when it returns.
         """
         with self._mutex:
             self._created += 1
             beside = f"{scratch_directory}/{SCRATCH_PREFIX}{self._created}"
         descriptor = self.open(beside, create=True)
         try:
-            self.allocate(descriptor, 0, size)
-            self.fsync(descriptor)
-            self.rename(beside, path)
-        except BaseException:
+            self.truncate(descriptor, size)
+            if durable:
+                self.fsync(descriptor)
+        finally:
             self.close(descriptor)
-            raise
-        with self._mutex:
-            self._paths[descriptor] = path
-        return descriptor
+        self.rename(beside, path)
+        if durable:
+            self.fsync_directory(os.path.dirname(path))
 
     def close(self, descriptor: int) -> None:
         """Give a descriptor back. Never fails: what had to be durable was synced before."""

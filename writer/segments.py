@@ -7,7 +7,6 @@ broker insists on, and are reserved step by step, so that many small queues stay
 
 from __future__ import annotations
 
-import mmap
 import os
 import resource
 import threading
@@ -39,22 +38,25 @@ class FileSet:
     and a later sync maps the file again.
     """
 
-    def __init__(self, posix: Posix, open_files: int | None = None) -> None:
+    def __init__(
+        self, posix: Posix, store_path: str, open_files: int | None = None
+    ) -> None:
         self.posix = posix
+        self._scratch_directory = f"{store_path}/{layout.RMQLOG_DIRECTORY}"
         self.open_files = _open_files_limit() if open_files is None else open_files
         self._maps: OrderedDict[str, Mapping] = OrderedDict()
         self._unsynced_directories: dict[str, None] = {}
         self._mutex = threading.Lock()
 
-    def create(self, path: str, size: int) -> None:
-        """Make a file of ``size`` zero bytes, and the directories above it."""
+    def create(self, path: str, size: int, *, durable: bool = False) -> None:
+        """Make a file of ``size`` zero bytes, and the directories above it.
+
+        It is on disk when it returns if ``durable``, else with the next :meth:`sync_names`.
+        """
         self.make_directory(os.path.dirname(path))
-        descriptor = self.posix.open(path, create=True)
-        try:
-            self.posix.truncate(descriptor, size)
-        finally:
-            self.posix.close(descriptor)
-        self._note_changed(os.path.dirname(path))
+        self.posix.create_file(path, size, self._scratch_directory, durable=durable)
+        if not durable:
+            self._note_changed(os.path.dirname(path))
 
     def make_directory(self, path: str) -> None:
         """Make a directory and what is missing above it."""
@@ -137,9 +139,9 @@ class MappedFile:
         """The bytes, to be read; do not keep it."""
         return self.files.mapping(self.path, self.size).array
 
-    def create(self) -> None:
+    def create(self, *, durable: bool = False) -> None:
         """Make the file, all zero."""
-        self.files.create(self.path, self.size)
+        self.files.create(self.path, self.size, durable=durable)
 
     def reserve(self, start: int, end: int) -> None:
         """See that the bytes from ``start`` to ``end`` can be written; raises on a full disk."""
@@ -242,6 +244,4 @@ class CommitLogSegment:
 def warm_up(file: MappedFile) -> None:
     """Reserve a whole file and make its pages now (``warmMapedFileEnable``)."""
     file.reserve(0, file.size)
-    mapping = file.files.mapping(file.path, file.size)
-    mapping.populate(0, file.size)
-    mapping.advise(mmap.MADV_WILLNEED)
+    file.files.mapping(file.path, file.size).populate(0, file.size)

@@ -110,7 +110,7 @@ class StoreWriter:
         self.settings = settings
         #: What recovery found and did when the store was opened.
         self.recovery = recover(self._posix, self.path, settings)
-        self._files = FileSet(self._posix)
+        self._files = FileSet(self._posix, self.path)
         pool = None
         if settings.transientStorePoolEnable:
             pool = TransientStorePool(settings.transientStorePoolSize)

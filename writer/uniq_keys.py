@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqlog.commitlog_format.address import hex_column
-from rmqlog.commitlog_format.layout import I32
+from rmqlog.commitlog_format.layout import I32, uniq_key_dtype
 
 _COUNTER_BITS = 16
 _MILLISECONDS_A_SECOND = 1000
@@ -26,19 +26,10 @@ class UniqKeys:
 
     def __init__(self, host: bytes) -> None:
         self._address = host[: -I32.size]
-        # Java has the hash of a class loader here: what tells two processes on a host apart.
         self._salt = secrets.randbits(32)
         self._last = 0
         self._mutex = threading.Lock()
-        self._item = np.dtype(
-            [
-                ("address", f"V{len(self._address)}"),
-                ("process", ">u2"),
-                ("salt", ">u4"),
-                ("time_ms", ">u4"),
-                ("counter", ">u2"),
-            ]
-        )
+        self._item = uniq_key_dtype(len(self._address))
 
     def make(self, count: int, now_ms: int) -> pa.StringArray:
         """So many keys, none of which was made before."""
