@@ -3,7 +3,7 @@
 * ``java5``, ``java4``: one JVM a session with the classes of 5.5.0 and 4.9.5 and a driver that
   decodes records, opens stores, puts messages, holds the lock (``java_driver.JavaDriver``).
 * ``broker``: a function ``(line, store, settings) -> RealBroker`` that boots a NameServer and a
-  broker on loopback (``real_broker.RealBroker``); what a test leaves running is stopped.
+  broker on loopback (``real_broker.RealBroker``); what a test leaves running is killed.
 * ``traffic.send_everything`` sends every kind of message that a client can send.
 
 Classes come from Maven Central through ``java/pom.xml``; the driver in ``java/`` is compiled here.
@@ -14,6 +14,7 @@ reason. A broker that loses messages still exits 0: compare every row and every 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,8 @@ import pytest
 from broker.java_driver import JavaDriver, Settings
 from broker.java_toolchain import LINE_4, LINE_5, JavaUnavailableError, Line, Toolchain, prepare
 from broker.real_broker import RealBroker
+
+pytest.register_assert_rewrite("broker.message_rows")
 
 StartBroker = Callable[..., RealBroker]
 
@@ -90,6 +93,23 @@ def broker(
     java_driver: Callable[[Line], JavaDriver], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StartBroker]:
     """A function that boots a broker of a line on a store; all are killed after the test."""
+    with _brokers(java_driver, tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def module_broker(
+    java_driver: Callable[[Line], JavaDriver], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartBroker]:
+    """The same for fixtures that many tests of a module share."""
+    with _brokers(java_driver, tmp_path_factory) as start:
+        yield start
+
+
+@contextmanager
+def _brokers(
+    java_driver: Callable[[Line], JavaDriver], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartBroker]:
     started: list[RealBroker] = []
 
     def start(line: Line, store: Path, settings: Settings | None = None) -> RealBroker:
@@ -98,6 +118,8 @@ def broker(
         started.append(real_broker)
         return real_broker
 
-    yield start
-    for real_broker in started:
-        real_broker.kill_if_running()
+    try:
+        yield start
+    finally:
+        for real_broker in started:
+            real_broker.kill_if_running()

@@ -38,6 +38,7 @@ class JavaDriver:
     ) -> None:
         self.line = toolchain.line
         self.log = home / "driver.log"
+        self._one_at_a_time = threading.Lock()
         command = toolchain.command(
             "rmqlog.judge.Driver",
             *jvm_options,
@@ -70,26 +71,33 @@ class JavaDriver:
         self._process.stdout.close()
 
     def request(self, command: str, **arguments: Any) -> Any:
-        """The driver's result for one command; ``JavaError`` with what it threw."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        """The driver's result for one command; ``JavaError`` with what it threw.
+
+        Threads may share a driver; it answers one after another.
+        """
         line = json.dumps({"command": command, **arguments})
-        watchdog = threading.Timer(ANSWER_LIMIT_SECONDS, self._process.kill)
-        watchdog.start()
-        try:
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-        except BrokenPipeError:
-            answer = b""
-        finally:
-            watchdog.cancel()
+        with self._one_at_a_time:
+            answer = self._exchange(line.encode() + b"\n")
         if not answer:
             raise JavaError(f"no answer to {command!r}; the log ends with:\n{_tail(self.log)}")
         parsed = json.loads(answer)
         if "error" in parsed:
             raise JavaError(f"{command}: {parsed['error']}")
         return parsed["result"]
+
+    def _exchange(self, line: bytes) -> bytes:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        watchdog = threading.Timer(ANSWER_LIMIT_SECONDS, self._process.kill)
+        watchdog.start()
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+            return self._process.stdout.readline()
+        except BrokenPipeError:
+            return b""
+        finally:
+            watchdog.cancel()
 
     def decode(self, records: Iterable[bytes], **options: bool) -> list[dict[str, Any]]:
         """For each record ``message`` (MessageDecoder's, or null) and the store's ``check``.

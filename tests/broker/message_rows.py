@@ -15,8 +15,11 @@ from golden_stores import host_text
 
 from rmqlog.commitlog_format.layout import SysFlag
 from rmqlog.commitlog_format.message import Message
+from rmqlog.commitlog_format.store import Store
 
 Row = dict[str, Any]
+#: The messages of each (topic, queue id) in order.
+QueueRows = dict[tuple[str, int], list[Row]]
 ADDED_BY_PULL = frozenset({"MIN_OFFSET", "MAX_OFFSET"})
 
 
@@ -71,3 +74,40 @@ def arrow_rows(batches: Iterable[pa.RecordBatch]) -> list[Row]:
             row["sysFlag"] &= ~SysFlag.COMPRESSED
             rows.append(row)
     return rows
+
+
+def our_queue_rows(store: Store) -> QueueRows:
+    """Every message of every queue, system topics too, as our columnar reader gives it."""
+    return {
+        (view.topic, view.queue_id): arrow_rows(store.read(view.topic, view.queue_id))
+        for view in store.queues.values()
+        if len(view)
+    }
+
+
+def opened_queue_rows(opened: Mapping[str, Any]) -> QueueRows:
+    """The same from a store that RocketMQ's own DefaultMessageStore opened."""
+    assert "error" not in opened
+    return pulled_queue_rows(opened["queues"])
+
+
+def pulled_queue_rows(queues: Iterable[Mapping[str, Any]]) -> QueueRows:
+    """The same from queues that a real client pulled."""
+    return {
+        (queue["topic"], queue["queueId"]): [java_row(found) for found in queue["messages"]]
+        for queue in queues
+        if queue["messages"]
+    }
+
+
+def assert_same_rows(ours: QueueRows, theirs: QueueRows) -> None:
+    """Fail with the fields of the first row that differ: the whole is too long to be read."""
+    assert ours.keys() == theirs.keys()
+    for queue, rows in theirs.items():
+        for our_row, their_row in zip(ours[queue], rows, strict=True):
+            differing = {
+                name: (our_row[name], their_row[name])
+                for name in our_row.keys() | their_row.keys()
+                if our_row[name] != their_row[name]
+            }
+            assert not differing, (queue, our_row["queueOffset"])

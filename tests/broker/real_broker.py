@@ -6,6 +6,7 @@ Both servers are RocketMQ's own mains. Their standard input is a lifeline: when 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -106,8 +107,8 @@ class Server:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise BrokerStartError(f"the {role} ended: {self.log_tail()}")
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
+            for address in ("127.0.0.1", "::1"):
+                with contextlib.suppress(OSError), socket.create_connection((address, port)):
                     return
             time.sleep(0.1)
         raise BrokerStartError(f"the {role} does not listen on port {port}: {self.log_tail()}")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from broker.java_driver import JavaDriver
 from broker.java_toolchain import LINE_4, LINE_5, Line
-from broker.message_rows import Row, java_row, message_row
+from broker.message_rows import java_row, message_row
 from broker.record_mutations import mutate, seed_records
 from golden_stores import GoldenStore
 
@@ -40,7 +40,6 @@ RECORDS_A_REQUEST = 1_000
 #: What follows a record in its segment: the store's check looks at it, and finds nothing.
 END_OF_LOG = bytes(64)
 
-SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
 INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
@@ -52,8 +51,9 @@ class Difference(Enum):
     DECODER_SKIPS_CRC = "MessageDecoder of 4.9 never checks the body"
     TIME_BEYOND_ARROW = "milliseconds beyond the range of Arrow's and Spark's timestamps"
     PORT_OUT_OF_RANGE = "Java cannot hold a port outside 0 to 65535; we show it"
-    SURROGATES_IN_UTF8 = "Java replaces an encoded surrogate once, Python byte by byte"
-    PROPERTY_IS_NO_NUMBER = "the store refuses a record whose DELAY (if scheduled), INNER_BASE or INNER_NUM is no number"
+    PROPERTY_IS_NO_NUMBER = (
+        "the store refuses a record whose DELAY (scheduled), INNER_BASE or INNER_NUM is no number"
+    )
 
 
 class Ours:
@@ -122,11 +122,8 @@ def _against_decoder(
         return Difference.PORT_OUT_OF_RANGE
     if ours.message is None:
         return _why_only_the_decoder_accepts(line, data, ours, answer["check"]["success"])
-    ours_row, their_row = message_row(ours.message), java_row(theirs)
-    if ours_row == their_row:
-        return "same message"
-    _assert_only_surrogates_differ(data, ours_row, their_row)
-    return Difference.SURROGATES_IN_UTF8
+    assert message_row(ours.message) == java_row(theirs), data.hex()
+    return "same message"
 
 
 def _why_only_the_decoder_accepts(
@@ -157,10 +154,8 @@ def _against_store(data: bytes, ours: Ours, check: dict[str, Any]) -> Difference
     their_row["sysFlag"] = row["sysFlag"]
     # The dispatcher has an empty string where there are no keys.
     their_row["keys"] = their_row["keys"] or None
-    if their_row == {name: row[name] for name in their_row}:
-        return "same verdict of the store"
-    assert SURROGATE.search(data), data.hex()
-    return Difference.SURROGATES_IN_UTF8
+    assert {name: row[name] for name in their_row} == their_row, data.hex()
+    return "same verdict of the store"
 
 
 def _numbers(ours: Ours) -> list[str]:
@@ -170,14 +165,3 @@ def _numbers(ours: Ours) -> list[str]:
     if ours.message.topic == SCHEDULE_TOPIC:
         names.append(PROPERTY_DELAY)
     return [ours.message.properties[name] for name in names if name in ours.message.properties]
-
-
-def _assert_only_surrogates_differ(data: bytes, ours: Row, theirs: Row) -> None:
-    assert SURROGATE.search(data), data.hex()
-    differing = {name for name in ours if ours[name] != theirs[name]}
-    assert differing <= {"topic", "uniqKey", "tags", "keys", "properties"}, data.hex()
-    assert _one_replacement(str(ours)) == _one_replacement(str(theirs)), data.hex()
-
-
-def _one_replacement(text: str) -> str:
-    return re.sub("\ufffd+", "\ufffd", text)

@@ -1,8 +1,7 @@
-"""The judge itself: it opens, boots, sends, pulls and stops, and what it says is what is there."""
+"""The judge itself: what it says about a store is what is there."""
 
 from __future__ import annotations
 
-import base64
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -74,56 +73,3 @@ def _without_derived(message: dict[str, Any]) -> dict[str, Any]:
     """The fields that both dumps have under one name."""
     left_out = {"bodySha1", "bodyLength", "commitLogOffset", "storeSize"}
     return {name: value for name, value in message.items() if name not in left_out}
-
-
-def test_a_broker_boots_takes_messages_gives_them_back_and_stops(
-    broker: Callable[..., Any], line: Line, tmp_path: Path
-) -> None:
-    store = tmp_path / "store"
-    real_broker = broker(line, store)
-    real_broker.create_topic("orders", 2)
-    sent = [
-        {
-            "topic": "orders",
-            "queueId": number % 2,
-            "tags": "PAID",
-            "keys": f"order-{number}",
-            "bodyBase64": base64.b64encode(b"body %d" % number).decode(),
-        }
-        for number in range(100)
-    ]
-    answers = real_broker.send(sent)
-    queues = real_broker.pull([("orders", 0), ("orders", 1)])
-    (by_key,) = real_broker.ask("query-key", topic="orders", key="order-7")
-    real_broker.stop()
-
-    assert [answer["status"] for answer in answers] == ["SEND_OK"] * 100
-    for queue_id, queue in enumerate(queues):
-        expected = [message for message in sent if message["queueId"] == queue_id]
-        assert (queue["minOffset"], queue["maxOffset"]) == (0, 50)
-        assert [m["queueOffset"] for m in queue["messages"]] == list(range(50))
-        for name in ("topic", "queueId", "tags", "keys", "bodyBase64"):
-            assert [m[name] for m in queue["messages"]] == [m[name] for m in expected]
-    assert by_key["msgId"] == answers[7]["msgId"]
-    assert not real_broker.running
-    assert not (store / "abort").exists()
-
-
-def test_a_killed_broker_leaves_abort_behind_and_the_real_store_recovers_what_it_took(
-    broker: Callable[..., Any],
-    java_driver: Callable[[Line], JavaDriver],
-    line: Line,
-    tmp_path: Path,
-) -> None:
-    store = tmp_path / "store"
-    real_broker = broker(line, store)
-    real_broker.create_topic("orders", 1)
-    message = {"topic": "orders", "queueId": 0, "bodyBase64": "AAAA"}
-    real_broker.send([message] * 20)
-    real_broker.kill()
-
-    assert (store / "abort").exists()
-    (opened,) = java_driver(line).open_stores([store], real_broker.store_settings)
-    (queue,) = [queue for queue in opened["queues"] if queue["topic"] == "orders"]
-    assert (queue["minOffset"], queue["maxOffset"]) == (0, 20)
-    assert not (store / "abort").exists()

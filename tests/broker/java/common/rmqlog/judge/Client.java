@@ -47,6 +47,7 @@ final class Client {
         commands.put("topics", Client::topics);
         commands.put("send", Client::send);
         commands.put("pull", Client::pull);
+        commands.put("max-offset", Client::maxOffset);
         commands.put("query-key", Client::queryKey);
         commands.put("view", Client::view);
         commands.put("send-back", Client::sendBack);
@@ -199,6 +200,15 @@ final class Client {
             answers.add(pullQueue(request, queue(request, position.getAsJsonObject())));
         }
         return answers;
+    }
+
+    /** The queue offset that the next message of a queue will get; 0 for a queue not yet there. */
+    private static JsonElement maxOffset(JsonObject request) throws Exception {
+        try {
+            return new JsonPrimitive(consumer(request).maxOffset(queue(request, request)));
+        } catch (MQClientException noRouteYet) {
+            return new JsonPrimitive(0);
+        }
     }
 
     private static JsonObject pullQueue(JsonObject request, MessageQueue queue) throws Exception {
