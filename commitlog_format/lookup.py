@@ -19,13 +19,14 @@ from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 from rmqlog.commitlog_format.errors import CorruptRecordError
 from rmqlog.commitlog_format.gather import gather_from_queue
-from rmqlog.commitlog_format.message import decode_text, tags_code
+from rmqlog.commitlog_format.message import tags_code
 from rmqlog.commitlog_format.properties import parse_properties, split_keys
 from rmqlog.commitlog_format.queue_view import QueueView
 from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.store import Store
 from rmqlog.commitlog_format.store_files import QueueKey, QueueKind
 from rmqlog.commitlog_format.tail import makes_queue_unit
+from rmqlog.commitlog_format.text import decode_text
 from rmqlog.commitlog_format.units import Units, concatenate
 
 #: Up to so many hits are verified one by one; more of them in whole columns.
@@ -67,14 +68,19 @@ class KeyLookup:
         return sum(map(len, self.uncovered))
 
 
-def look_up_keys(store: Store, topic: str, keys: Sequence[str]) -> KeyLookup:
+def look_up_keys(
+    store: Store, topic: str, keys: Sequence[str], hit_count_max: int | None = None
+) -> KeyLookup | None:
     """Look keys (tokens of KEYS, or uniq keys) up in the index of a store.
 
-    A key with a space in it is in no index and in no message.
+    ``None`` when the index has more than ``hit_count_max`` records for them: each hit is
+    verified by itself, so that a scan is faster then.
     """
     views = {view.key: view for view in store.queues_of(topic)}
     wanted = frozenset(keys)
     offsets, hit_count = _index_hits(store, topic, keys)
+    if hit_count_max is not None and len(offsets) > hit_count_max:
+        return None
     rows = _verified(store, topic, wanted, offsets, views)
     units: dict[QueueKey, list[Units]] = {}
     for key, unit in rows:
@@ -91,12 +97,14 @@ def look_up_keys(store: Store, topic: str, keys: Sequence[str]) -> KeyLookup:
 def uncovered_ranges(store: Store, topic: str) -> list[QueueRange]:
     """The parts of a topic's queues whose records no index file covers.
 
-    Keys of inner batches are in no index: a batch queue is never covered.
+    Keys of inner batches are in no index, and a light message queue's messages are indexed
+    under the topic that they were sent to: these queues are never covered.
     """
+    is_indexed = not topic.startswith(layout.LMQ_TOPIC_PREFIX)
     gaps = _gaps(store.index.coverage(), store.start, store.end)
     found: list[QueueRange] = []
     for view in store.queues_of(topic):
-        if view.kind is QueueKind.BATCH:
+        if view.kind is QueueKind.BATCH or not is_indexed:
             ranges = [QueueRange(view, view.min_offset, view.max_offset)]
         else:
             ranges = [_range_of_log(view, start, stop) for start, stop in gaps]
@@ -110,6 +118,7 @@ def find_by_key(
     """Every message of a topic that has one of the keys, in KEYS or as its uniq key."""
     wanted = [keys] if isinstance(keys, str) else list(keys)
     lookup = look_up_keys(store, topic, wanted)
+    assert lookup is not None  # no bound was given
     selected = tuple(columns) if columns is not None else MESSAGE_COLUMNS
     reader = store.reader(selected)
     for key, units in sorted(lookup.units.items(), key=lambda item: item[0]):
@@ -251,19 +260,8 @@ def _refuse_damage(offset: int, views: dict[QueueKey, QueueView]) -> None:
 
 
 def _range_of_log(view: QueueView, start: int, stop: int) -> QueueRange:
-    """The queue offsets of a simple queue whose records begin in ``[start, stop)`` of the log."""
-    low, high = view.min_offset, view.max_offset
-    if view.files is not None:
-        low = view.files.first_at_or_after(start, view.start_index, view.stop_index)
-        high = view.files.first_at_or_after(stop, view.start_index, view.stop_index)
-        if high < view.stop_index:
-            return QueueRange(view, low, high)
-    if not len(view.tail):
-        return QueueRange(view, low, view.stop_index if view.files is not None else low)
-    first, last = np.searchsorted(view.tail.offsets, [start, stop])
-    places = [*view.tail.queue_offsets.tolist(), view.max_offset]
-    low = low if view.files is not None and low < view.stop_index else places[first]
-    return QueueRange(view, low, places[last])
+    """The queue offsets of a queue whose records begin in ``[start, stop)`` of the log."""
+    return QueueRange(view, *view.log_range(start, stop))
 
 
 def _gaps(

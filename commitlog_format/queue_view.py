@@ -101,6 +101,22 @@ class QueueView:
         if len(tail):
             yield tail
 
+    def log_range(self, start: int, stop: int) -> tuple[int, int]:
+        """The queue offsets ``[first, last)`` whose records begin in ``[start, stop)`` of the log."""
+        first = self._place(start)
+        return first, max(first, self._place(stop))
+
+    def _place(self, physical_offset: int) -> int:
+        """The first queue offset whose record begins at or behind a physical offset."""
+        files = self.files
+        if files is not None:
+            index = files.first_at_or_after(physical_offset, self.start_index, self.stop_index)
+            if index < self.stop_index:
+                is_batch = isinstance(files, BatchConsumeQueue)
+                return int(files.unit(index)["base_offset"]) if is_batch else index
+        row = int(np.searchsorted(self.tail.offsets, physical_offset))
+        return int(self.tail.queue_offsets[row]) if row < len(self.tail) else self.max_offset
+
     def units(self, start: int, stop: int) -> Units:
         """All units of the queue offsets ``[start, stop)`` at once."""
         return concatenate(list(self.scan(start, stop)))

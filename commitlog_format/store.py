@@ -181,7 +181,7 @@ class Store:
     def queues(self) -> dict[QueueKey, QueueView]:
         """Every queue with its bounds, by topic and queue id."""
         keys = sorted({*self.files.queues, *self.tail})
-        return {key: self._queue_view(key) for key in keys}
+        return {key: self.queue_view(key) for key in keys}
 
     @property
     def topics(self) -> list[str]:
@@ -199,7 +199,7 @@ class Store:
                 "no such topic in this store", self.path, found=repr(topic),
                 expected=" or ".join(map(repr, near)) if near else None,
             )
-        return [self._queue_view(key) for key in keys]
+        return [self.queue_view(key) for key in keys]
 
     def queue(self, topic: str, queue_id: int) -> QueueView:
         """One queue."""
@@ -215,7 +215,8 @@ class Store:
     def _views(self) -> dict[QueueKey, QueueView]:
         return {}
 
-    def _queue_view(self, key: QueueKey) -> QueueView:
+    def queue_view(self, key: QueueKey) -> QueueView:
+        """One queue with its bounds; only its own files are opened."""
         if key not in self._views:
             tail = self.tail.get(key, NO_UNITS)
             folder = self.files.queues.get(key)

@@ -1,0 +1,28 @@
+"""The catalog's questions: which tables there are. A list of names is an answer's field names."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import StructType
+
+from rmqlog.commitlog_format.store_set import StoreSet
+from rmqlog.spark_datasource.options import METADATA_TABLES, Options
+from rmqlog.spark_datasource.schema import names_schema
+from rmqlog.spark_datasource.topics import select_topics
+
+TABLES, METADATA, TABLE = "tables", "metadata", "table"
+
+
+def table_names(options: Options) -> StructType:
+    """A field for each topic that a read without a named topic would give."""
+    stores = StoreSet.open(options.paths, broker_name=options["brokerName"], end=0,
+                           log_directories=options["storePathCommitLog"] or ())
+    names: set[str] = set()
+    for store in stores:
+        selection = select_topics(store, options)
+        names.update(filter(selection.includes, {key.topic for key in store.files.queues}))
+    return names_schema(sorted(names))
+
+
+def metadata_names() -> StructType:
+    """A field for each table of metadata."""
+    return names_schema(METADATA_TABLES)

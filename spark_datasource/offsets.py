@@ -1,0 +1,132 @@
+"""Where a read of each queue starts and stops: ``startingOffsets``, ``endingOffsets`` and kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqlog.commitlog_format.errors import InvalidSettingError, SegmentExpiredError
+from rmqlog.commitlog_format.queue_view import QueueView
+from rmqlog.commitlog_format.store import Store
+from rmqlog.spark_datasource.options import GROUP_PREFIX, Options
+
+#: Kafka's words for the two ends of a queue in JSON.
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+#: Topic → queue → offset.
+QueueOffsets = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetBounds:
+    """The bounds that the options set, for all queues of all stores."""
+
+    starting: str | dict[str, Any]
+    ending: str | dict[str, Any]
+    tail_count: int | None
+    fail_on_data_loss: bool
+
+    @classmethod
+    def of(cls, options: Options, groups: dict[str, Any]) -> OffsetBounds:
+        """The bounds in the options; ``groups`` are the consumer groups' positions."""
+        return cls(
+            _resolved(options["startingOffsets"], groups),
+            _resolved(options["endingOffsets"], groups),
+            options["tailMessages"],
+            options["failOnDataLoss"],
+        )
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether every queue is read from end to end."""
+        return (
+            self.starting == "earliest" and self.ending == "latest" and self.tail_count is None
+        )
+
+    def of_queue(self, broker_name: str, view: QueueView) -> tuple[int, int]:
+        """The queue offsets ``[start, stop)`` to read of one queue."""
+        low, high = view.min_offset, view.max_offset
+        start = _bound(self.starting, broker_name, view, EARLIEST)
+        stop = _bound(self.ending, broker_name, view, LATEST)
+        if start < low < high or start > high:
+            self._lost(view, start)
+        start, stop = max(start, low), min(stop, high)
+        if self.tail_count is not None:
+            start = max(start, stop - self.tail_count)
+        return start, max(start, stop)
+
+    def _lost(self, view: QueueView, start: int) -> None:
+        if self.fail_on_data_loss:
+            raise SegmentExpiredError(
+                f"startingOffsets of {view.topic!r} queue {view.queue_id} are not there; set "
+                f"failOnDataLoss=false to read what is",
+                found=f"offsets {view.min_offset} to {view.max_offset}", expected=start,
+            )
+
+
+def group_offsets(stores: Sequence[Store], group: str) -> dict[str, QueueOffsets]:
+    """A consumer group's positions in each store; a group that no store knows raises."""
+    found = {
+        store.broker_name: {
+            topic: {str(queue_id): offset for queue_id, offset in offsets.items()}
+            for (topic, name), offsets in store.config.consumer_offsets.items() if name == group
+        }
+        for store in stores
+    }
+    if not any(found.values()):
+        known = {name for store in stores for _, name in store.config.consumer_offsets}
+        raise InvalidSettingError(
+            "no such consumer group", stores[0].path, found=group,
+            expected=f"one of {sorted(known)}",
+        )
+    return found
+
+
+def _resolved(given: str | dict[str, Any], groups: dict[str, Any]) -> str | dict[str, Any]:
+    if isinstance(given, str) and given.startswith(GROUP_PREFIX):
+        offsets: dict[str, Any] = groups[given.removeprefix(GROUP_PREFIX)]
+        return offsets
+    return given
+
+
+def _bound(
+    given: str | dict[str, Any], broker_name: str, view: QueueView, default: int
+) -> int:
+    offset = default
+    if isinstance(given, dict):
+        offset = _lookup(given, broker_name, view, default)
+    elif given == "latest":
+        offset = LATEST
+    elif given == "earliest":
+        offset = EARLIEST
+    if offset == LATEST:
+        return view.max_offset
+    return view.min_offset if offset == EARLIEST else offset
+
+
+def _lookup(given: dict[str, Any], broker_name: str, view: QueueView, default: int) -> int:
+    """The offset in ``{topic: {queue: offset}}`` or ``{broker: {topic: {queue: offset}}}``."""
+    by_topic = given
+    if _has_brokers(given):
+        by_topic = given.get(broker_name, {})
+    offset = by_topic.get(view.topic, {}).get(str(view.queue_id), default)
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
+        raise InvalidSettingError(
+            "malformed offsets", found=offset,
+            expected='whole numbers, as in {"orders": {"0": 100}}',
+        )
+    return offset
+
+
+def _has_brokers(given: dict[str, Any]) -> bool:
+    """Whether the offsets are one level deeper, by broker."""
+    for value in given.values():
+        if not isinstance(value, dict):
+            raise InvalidSettingError(
+                "malformed offsets", found=value, expected='JSON such as {"orders": {"0": 100}}'
+            )
+        for inner in value.values():
+            return isinstance(inner, dict)
+    return False

@@ -1,0 +1,75 @@
+"""What the planner decided, for the scan's line in ``explain()`` and for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmqlog.spark_datasource.access_paths import Findings
+from rmqlog.spark_datasource.predicates import TRUE, describe
+from rmqlog.spark_datasource.request import Request
+
+_OPEN, _CLOSE = "<rmqlog-report>", "</rmqlog-report>"
+_FILTER_LENGTH_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """One scan: a line, details by name, counts by name, and the size of the answer."""
+
+    description: str
+    details: dict[str, str]
+    metrics: dict[str, int]
+    rows: int
+    size: int
+
+    @classmethod
+    def of(
+        cls, request: Request, findings: Findings, partition_count: int, stores: Sequence[str],
+        expired_size: int,
+    ) -> ScanReport:
+        """The report on a plan."""
+        path = " + ".join(findings.paths) or "nothing to read"
+        filters = "none" if request.filters == TRUE else describe(request.filters)
+        if len(filters) > _FILTER_LENGTH_MAX:
+            filters = filters[:_FILTER_LENGTH_MAX] + "…"
+        rows = 0 if request.aggregate is not None else round(findings.rows)
+        metrics = {
+            "partitions": partition_count,
+            "queues": findings.queues_read,
+            "queue files": findings.queue_file_count,
+            "index files": findings.index_file_count,
+            "units to read": findings.unit_count,
+            "index entries": findings.index_hit_count,
+            "log bytes to read": findings.log_size,
+        }
+        details = {
+            "Path": ", ".join(f"{name} ({count})" for name, count in findings.paths.items()),
+            "Stores": ", ".join(stores),
+            "Queues": f"{findings.queues_read} of {findings.queue_count}",
+            "Filters": filters,
+            "Options": _shown_options(request),
+        }
+        if expired_size:
+            details["Expired"] = f"{expired_size} bytes of the log since the frame was loaded"
+        description = (
+            f"path={path}, partitions={partition_count}, "
+            f"queues={findings.queues_read} of {findings.queue_count}, "
+            f"files={findings.queue_file_count + findings.index_file_count}, filters={filters}"
+        )
+        return cls(description, details, metrics, rows, max(round(findings.size), 1))
+
+    def to_text(self) -> str:
+        """The text that the bridge looks for in the pickled bytes of a partition."""
+        report = {
+            "description": self.description, "details": self.details, "metrics": self.metrics,
+            "rows": self.rows, "bytes": self.size,
+        }
+        return _OPEN + json.dumps(report).replace("<", "\\u003c") + _CLOSE
+
+
+def _shown_options(request: Request) -> str:
+    given = request.options.given
+    shown = [f"{name}={text}" for name, text in given.items() if name not in ("path", "paths")]
+    return ", ".join(shown) or "none"

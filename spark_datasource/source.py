@@ -1,0 +1,79 @@
+"""The Spark data source ``rmqlog``: it only sorts questions and hands them on."""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import DataType, StructType
+
+from rmqlog.commitlog_format.errors import StoreNotFoundError, TopicNotFoundError
+from rmqlog.spark_datasource import catalog
+from rmqlog.spark_datasource.aggregates import aggregate_schema
+from rmqlog.spark_datasource.metadata_tables import METADATA_TYPES
+from rmqlog.spark_datasource.reader import RmqlogReader
+from rmqlog.spark_datasource.request import Request, parse_request
+from rmqlog.spark_datasource.schema import (
+    check_schema,
+    message_schema,
+    message_types,
+    schema_of,
+)
+from rmqlog.spark_datasource.snapshots import SNAPSHOT_KEY, open_new
+from rmqlog.spark_datasource.topics import check_topics_exist
+
+logger = logging.getLogger(__name__)
+
+
+class RmqlogDataSource(DataSource):
+    """RocketMQ message stores as tables; ``options.py`` lists the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``spark.read.format``."""
+        return "rmqlog"
+
+    def schema(self) -> StructType:
+        """The schema of the table that the options mean, or the answer to a bridge's question."""
+        request = parse_request(self.options)
+        if request.catalog == catalog.TABLES:
+            return catalog.table_names(request.options)
+        if request.catalog == catalog.METADATA:
+            return catalog.metadata_names()
+        if request.aggregate is not None:
+            return aggregate_schema(request)
+        try:
+            return _table_schema(request)
+        except (TopicNotFoundError, StoreNotFoundError):
+            if request.catalog == catalog.TABLE:
+                return StructType([])
+            raise
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of the wanted columns; the bridge prunes them, or the user's own schema."""
+        request = parse_request(self.options)
+        if request.aggregate is None:
+            check_schema(schema, _table_types(request))
+        return RmqlogReader(self.options, schema)
+
+
+def _table_schema(request: Request) -> StructType:
+    options = request.options
+    if not request.has_bridge:
+        logger.warning(
+            "the bridge's jar is not there: filters and columns are not pushed down. "
+            "Use rmqlog.session(), or set spark.jars to rmqlog.jar_path()"
+        )
+    stores, snapshot = open_new(options)
+    if options["metadata"] is not None:
+        schema = schema_of(METADATA_TYPES[options["metadata"]])
+        schema.fields[0].metadata[SNAPSHOT_KEY] = snapshot.to_json()
+        return schema
+    check_topics_exist(stores, options)
+    exact = request.has_bridge and options["pushdown"]
+    return message_schema(options, snapshot, exact=exact)
+
+
+def _table_types(request: Request) -> dict[str, DataType]:
+    name = request.options["metadata"]
+    return METADATA_TYPES[name] if name is not None else message_types(request.options)
