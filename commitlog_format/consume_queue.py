@@ -19,7 +19,7 @@ _UNIT_SIZE = CONSUME_QUEUE_UNIT.itemsize
 _OPAQUE_UNIT = np.dtype(f"V{_UNIT_SIZE}")
 _TAGS_CODE_POSITION = 12
 #: Units compared at once: they stay in the processor's cache for the second look at them.
-_BLOCK_COUNT = 32_768
+_BLOCK_COUNT = 65_536
 #: Up to so many tags codes are compared one after another, more with one sorted search.
 _FEW_CODES = 8
 
@@ -61,9 +61,10 @@ class ConsumeQueue(UnitQueue):
         """As :meth:`matching_units`, window by window. The log is not touched."""
         codes = _checked_codes(tags_codes)
         for first, window in self._windows(start, stop):
-            found = self._matches(window.data, codes)
-            units = window.data.view(_OPAQUE_UNIT)[found].view(CONSUME_QUEUE_UNIT)
-            yield found + first, units
+            candidates = self._candidates(window.data, codes)
+            units = window.data.view(_OPAQUE_UNIT)[candidates]
+            found = np.isin(self.tags_codes(units.view(CONSUME_QUEUE_UNIT)), codes)
+            yield candidates[found] + first, units[found].view(CONSUME_QUEUE_UNIT)
 
     def tags_codes(self, units: NDArray[np.void]) -> NDArray[np.int64]:
         """The tags codes of units, from the ext file where a unit holds an address."""
@@ -81,38 +82,38 @@ class ConsumeQueue(UnitQueue):
             )
         return self.ext
 
-    def _matches(self, data: NDArray[np.uint8], codes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which units of a window have one of the codes: their indexes in it."""
+    def _candidates(
+        self, data: NDArray[np.uint8], codes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Which units of a window may have one of the codes: their indexes in it."""
         found = [np.empty(0, np.int64)]
+        low_words = codes.astype(CONSUME_QUEUE_UNIT["tags_code"]).view("<u4")[1::2]
         for begin in range(0, len(data), _BLOCK_COUNT * _UNIT_SIZE):
             block = data[begin : begin + _BLOCK_COUNT * _UNIT_SIZE]
             if _holds_address(block):
-                resolved = self.tags_codes(block.view(CONSUME_QUEUE_UNIT))
-                hits = np.flatnonzero(np.isin(resolved, codes))
+                matches = np.isin(self.tags_codes(block.view(CONSUME_QUEUE_UNIT)), codes)
             else:
-                hits = _plain_matches(block, codes)
+                matches = _holds_low_word(block, low_words)
+            hits = np.flatnonzero(matches)
             if len(hits):
                 found.append(hits + begin // _UNIT_SIZE)
         return np.concatenate(found)
 
 
-def _plain_matches(block: NDArray[np.uint8], codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which units hold one of the codes themselves.
+def _holds_low_word(
+    block: NDArray[np.uint8], low_words: NDArray[np.uint32]
+) -> NDArray[np.bool_]:
+    """Which units hold the low half of one of the codes, which decides nearly always.
 
-    Equality needs no byte swap, so the words on disk are compared with swapped constants; the
-    low word first, which is aligned and decides nearly always.
+    Equality needs no byte swap: the words are compared as they are on disk.
     """
-    low_words = _field(block, "<u4", _TAGS_CODE_POSITION + 4)
-    wanted = codes.astype(">i8").view("<u4")[1::2]
-    if len(wanted) <= _FEW_CODES:
-        matches = np.zeros(len(low_words), np.bool_)
-        for word in wanted:
-            matches |= low_words == word
-    else:
-        matches = np.isin(low_words, wanted)
-    candidates = np.flatnonzero(matches)
-    whole = _field(block, ">i8", _TAGS_CODE_POSITION)[candidates]
-    return candidates[np.isin(whole, codes)]
+    words = _field(block, "<u4", _TAGS_CODE_POSITION + 4)
+    if len(low_words) == 0 or len(low_words) > _FEW_CODES:
+        return np.isin(words, low_words)
+    matches: NDArray[np.bool_] = words == low_words[0]
+    for low_word in low_words[1:]:
+        matches |= words == low_word
+    return matches
 
 
 def _holds_address(block: NDArray[np.uint8]) -> bool:
