@@ -23,6 +23,7 @@ from rmqlog.commitlog_format.store_files import QueueFolder, QueueKey, QueueKind
 from rmqlog.commitlog_format.unit_queue import UnitQueue
 from rmqlog.writer.log_recovery import data_end, zero
 from rmqlog.writer.posix import Posix
+from rmqlog.writer.settings import StoreSettings
 
 _UNITS = {
     QueueKind.SIMPLE: layout.CONSUME_QUEUE_UNIT,
@@ -35,24 +36,29 @@ class QueueEnd:
     """Where a queue ends: the byte behind its last unit, and the end of that unit's record.
 
     ``lost`` tells that units behind it were not as they must be, so that the log has to be
-    dispatched again from ``max_physical_offset`` on.
+    dispatched again from ``max_physical_offset`` on. ``is_empty`` tells that the queue has no
+    file: it goes on where its next record says, or at ``end`` when no record says so.
     """
 
     end: int
     max_physical_offset: int
     lost: bool = False
+    is_empty: bool = False
 
 
 class QueueRecovery:
     """Finds and cuts the ends of queues of one store; ``log`` is its log, however long."""
 
     def __init__(
-        self, posix: Posix, access: FileAccess, log: CommitLog, file_size: int
+        self, posix: Posix, access: FileAccess, log: CommitLog, settings: StoreSettings
     ) -> None:
         self._posix = posix
         self._access = access
         self._log = log
-        self._file_size = file_size
+        self._file_sizes = {
+            QueueKind.SIMPLE: settings.mappedFileSizeConsumeQueue,
+            QueueKind.BATCH: settings.mapperFileSizeBatchConsumeQueue,
+        }
 
     def ends(self, folders: Iterable[QueueFolder]) -> dict[QueueKey, QueueEnd]:
         """Where the queues of a cleanly closed store end, in a few reads each."""
@@ -70,22 +76,22 @@ class QueueRecovery:
         )
         return QueueEnd(end * queue.unit_dtype.itemsize, _record_end(queue, end))
 
-    def cut(self, folder: QueueFolder, limit: int) -> QueueEnd | None:
+    def cut(self, folder: QueueFolder, limit: int) -> QueueEnd:
         """Cut a queue behind its last sound unit whose record begins below ``limit``.
 
-        ``None`` when nothing is left and the queue begins anew with its next message. Every
-        unit of the file that holds the end is looked at: after a crash any page may be lost.
+        Every unit of the file that holds the end is looked at: after a crash any page may be
+        lost.
         """
         unit = _UNITS[folder.kind]
         listed = FileQueue.open(self._access, [folder.path])
-        files = _leading(listed.files, self._size_of(unit))
+        files = _leading(listed.files, self._file_sizes[folder.kind])
         removed = [*listed.files[len(files) :], *self._empty_files(folder.path)]
         while len(files) > 1 and not self._begins_below(files[-1], unit, limit):
             removed.append(files.pop())
         lost = any(self._begins_below(file, unit, limit) for file in removed)
         self._remove(removed)
         if not files:
-            return QueueEnd(0, 0, lost) if lost else None
+            return QueueEnd(0, 0, lost, is_empty=True)
         file = files[-1]
         stop = data_end(file.path, 0)
         units = self._units(file, unit, stop)
@@ -93,17 +99,13 @@ class QueueRecovery:
         lost = lost or bool(_looks_sound(units[count:], limit).any())
         while count and not self._is_record_of(folder.key, units[count - 1]):
             count -= 1
+        if count == 0:
+            self._remove([file])
+            return QueueEnd(file.start, 0, lost, is_empty=True)
         position = count * unit.itemsize
         if stop > position:
             zero(self._posix, file.path, position, stop)
-        if count == 0 and file.start == 0:
-            self._remove([file])
-            return QueueEnd(0, 0, lost) if lost else None
         return QueueEnd(file.start + position, _end_of(units[:count]), lost)
-
-    def _size_of(self, unit: np.dtype[np.void]) -> int:
-        """The size that files of such a queue must have (0: whatever they have)."""
-        return self._file_size if unit is layout.CONSUME_QUEUE_UNIT else 0
 
     def _empty_files(self, directory: str) -> list[SegmentFile]:
         """Files of length 0: somebody was killed while making them."""
@@ -153,7 +155,7 @@ def _leading(files: Sequence[SegmentFile], size: int) -> list[SegmentFile]:
     """The files up to the first one of a wrong size or behind a gap."""
     kept: list[SegmentFile] = []
     for file in files:
-        if (size and file.size != size) or (kept and kept[-1].end != file.start):
+        if file.size != size or (kept and kept[-1].end != file.start):
             break
         kept.append(file)
     return kept

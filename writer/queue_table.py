@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.writer.queue_recovery import QueueEnd
 from rmqlog.writer.queue_writer import BatchQueueWriter, QueueWriter, UnitFiles
 from rmqlog.writer.segments import FileSet
 from rmqlog.writer.settings import StoreSettings
@@ -41,10 +42,10 @@ class QueueTable:
             found = self._queues[key] = QueueWriter(self._unit_files(key, 0))
         return found
 
-    def adopt(self, key: QueueKey, end: int, max_physical_offset: int) -> None:
-        """Continue a queue that is there: behind byte ``end``, behind that place of the log."""
+    def adopt(self, key: QueueKey, end: QueueEnd) -> None:
+        """Continue a queue that recovery has found."""
         self._queues[key] = QueueWriter(
-            self._unit_files(key, end), max_physical_offset, is_new=False
+            self._unit_files(key, end.end), end.max_physical_offset, is_new=end.is_empty
         )
 
     def batch_queue(self, key: QueueKey) -> BatchQueueWriter:

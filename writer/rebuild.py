@@ -74,7 +74,7 @@ def rebuild(
 
 
 def _dispatch_all(posix: Posix, files: StoreFiles, settings: StoreSettings) -> RebuildReport:
-    opened = FileSet(posix)
+    opened = FileSet(posix, files.path)
     topics = TopicTable(posix, files.path, settings)
     queues = QueueTable(opened, files.path, settings, topics.is_batch)
     index = None

@@ -113,9 +113,7 @@ class _Recovery:
         self.log = CommitLog(open_log_files(access, files))
         _check_sizes(self.log.files.files, settings.mappedFileSizeCommitLog)
         self.checkpoint = _checkpoint(access, files.path)
-        self.queues = QueueRecovery(
-            posix, access, self.log, settings.mappedFileSizeConsumeQueue
-        )
+        self.queues = QueueRecovery(posix, access, self.log, settings)
 
     def run(self) -> RecoveryReport:
         if self.files.has_abort:
@@ -153,15 +151,12 @@ class _Recovery:
         """Cut queues and index to what is sure, and say from where to dispatch again."""
         dispatch_start = limit
         ends: dict[QueueKey, QueueEnd] = {}
-        for folder in self._folders(QueueKind.SIMPLE):
+        for folder in self.files.queues.values():
             end = self.queues.cut(folder, limit)
-            if end is not None:
-                if end.lost:
-                    dispatch_start = min(dispatch_start, end.max_physical_offset)
-                if end.end:
-                    ends[folder.key] = end
-        for folder in self._folders(QueueKind.BATCH):
-            self.queues.cut(folder, log_end)
+            if end.lost:
+                dispatch_start = min(dispatch_start, end.max_physical_offset)
+            if folder.kind is QueueKind.SIMPLE:
+                ends[folder.key] = end
         indexed = recover_index(
             self.posix, self.access, self.files, self.settings, self.checkpoint, limit
         )

@@ -7,7 +7,7 @@ first row that breaks a rule is named; nothing of its batch is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,7 @@ RULE_TOPIC_V2 = (
     "a topic of more than 127 bytes needs messageVersion V2, which brokers before 5.1 cut off"
 )
 RULE_TOPIC_OWN = "a topic of the broker's own cannot be written to"
+RULE_TOPIC_BATCH = "a topic with BatchConsumeQueues takes inner batches, which are not written"
 RULE_QUEUE_ID = f"a queue id is from 0 to {QUEUE_COUNT_MAX - 1}"
 RULE_BODY_MISSING = "a message has a body, though it may be empty"
 RULE_BODY_SIZE = "a body, compressed or not, has at most maxMessageSize bytes"
@@ -84,6 +85,16 @@ def check_topics(
         rows = np.flatnonzero(topic_codes == code)
         if len(rows):
             check_topic(topic, int(rows[0]), allow_v2=allow_v2)
+
+
+def check_topic_kinds(
+    topics: Sequence[str], topic_codes: NDArray[np.int32], is_batch: Callable[[str], bool]
+) -> None:
+    """Raise for a topic whose queues hold inner batches."""
+    for code, topic in enumerate(topics):
+        if is_batch(topic):
+            row = int(np.flatnonzero(topic_codes == code)[0])
+            raise RuleViolationError(RULE_TOPIC_BATCH, row, topic)
 
 
 def check_queue_ids(queue_ids: NDArray[np.int32], given: NDArray[np.bool_]) -> None:

@@ -21,14 +21,16 @@ from rmqlog.commitlog_format.consume_queue import ConsumeQueue
 from rmqlog.commitlog_format.errors import (
     InvalidNameError,
     StoreError,
+    UnsupportedFormatError,
     WriterClosedError,
 )
 from rmqlog.commitlog_format.files import LocalFiles
 from rmqlog.commitlog_format.segment import FileQueue
-from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.commitlog_format.store_files import QueueKey, list_store, open_log_files
 from rmqlog.writer.appender import Appender, AppendResult, PreparedAppend
 from rmqlog.writer.delay import DelayedDelivery
 from rmqlog.writer.dispatch import Dispatcher
+from rmqlog.writer.dispatch_thread import DispatchThread
 from rmqlog.writer.draft import Draft, Drafter
 from rmqlog.writer.flush import CheckpointFile, LogFlusher, QueueFlusher
 from rmqlog.writer.index_writer import IndexWriter
@@ -38,7 +40,7 @@ from rmqlog.writer.posix import Posix
 from rmqlog.writer.queue_table import QueueTable
 from rmqlog.writer.recovery import RecoveryReport, recover, remove_abort
 from rmqlog.writer.reput import dispatch_log
-from rmqlog.writer.rules import check_topic
+from rmqlog.writer.rules import check_topic, check_topic_kinds
 from rmqlog.writer.segments import FileSet, LogPositions
 from rmqlog.writer.settings import FlushDiskType, StoreSettings
 from rmqlog.writer.shutdown import open_writers
@@ -71,7 +73,9 @@ class StoreWriter:
     Without ``settings``, file sizes are those of the store's files, or a broker's defaults. An
     append is visible to readers when it returns; it is on disk then too with
     ``flushDiskType=SYNC_FLUSH``, else after :meth:`flush` or the flush intervals. Threads may
-    share a writer. ``background=False`` does without threads of its own.
+    share a writer. ``background=False`` does without threads of its own;
+    ``dispatch_in_background`` takes one more, which builds queues and index behind the appends:
+    they are then a moment behind the log.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class StoreWriter:
         *,
         posix: Posix | None = None,
         background: bool = True,
+        dispatch_in_background: bool = False,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         self.path = os.fspath(path).rstrip("/")
@@ -88,7 +93,10 @@ class StoreWriter:
         self._posix = posix or Posix()
         self._now_ms = now_ms or _wall_clock_ms
         self._background = background
+        self._dispatch_in_background = dispatch_in_background
         self._mutex = threading.RLock()
+        # Not the same: whoever holds the first may wait for a flush.
+        self._checkpoint_mutex = threading.Lock()
         self._failure: BaseException | None = None
         self._is_closed = False
         self._pid = os.getpid()
@@ -108,6 +116,7 @@ class StoreWriter:
         else:
             settings.check_store(self.path)
         self.settings = settings
+        _refuse_missing_log(self.path)
         #: What recovery found and did when the store was opened.
         self.recovery = recover(self._posix, self.path, settings)
         self._files = FileSet(self._posix, self.path)
@@ -121,7 +130,7 @@ class StoreWriter:
         self._topics = TopicTable(self._posix, self.path, settings)
         self._queues = QueueTable(self._files, self.path, settings, self._topics.is_batch)
         for key, end in self.recovery.queues.items():
-            self._queues.adopt(key, end.end, end.max_physical_offset)
+            self._queues.adopt(key, end)
         self._index = None
         if settings.messageIndexEnable:
             self._index = IndexWriter(
@@ -136,6 +145,9 @@ class StoreWriter:
             self._posix, f"{self.path}/{layout.CHECKPOINT_FILE}"
         )
         last_timestamp = self._catch_up(self.recovery)
+        self._dispatch_thread: DispatchThread | None = None
+        if self._dispatch_in_background:
+            self._dispatch_thread = DispatchThread(self._dispatcher)
         host = parse_host(settings.store_host)
         self._appender = Appender(
             self._log, settings, host, self._queues.next_offset, last_timestamp
@@ -144,11 +156,11 @@ class StoreWriter:
             settings.delay_levels_ms, self._topics.queue_count, UniqKeys(host)
         )
         self._delivery = DelayedDelivery(
-            settings, self._delay_offsets, self._queues.next_offset, self.append_draft
+            settings, self._delay_offsets, self._next_offset, self.append_draft
         )
         self._transactions = Transactions(
             settings, host, self.append_draft, self._read_log, self._read_queue,
-            self._queues.next_offset, self._now_ms,
+            self._next_offset, self._now_ms,
         )
         self._log_flusher = LogFlusher(self, settings, self.statistics.count_flush)
         self._queue_flusher = QueueFlusher(self, settings)
@@ -177,6 +189,8 @@ class StoreWriter:
         return CommitLog(FileQueue.open(LocalFiles(), [directory]))
 
     def _read_queue(self, key: QueueKey) -> ConsumeQueue:
+        """A queue up to what is written now."""
+        self._drain_dispatch()
         directory = f"{self.path}/{layout.CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
         return ConsumeQueue(FileQueue.open(LocalFiles(), [directory]))
 
@@ -233,6 +247,7 @@ class StoreWriter:
         """Append records that are ready but for their offsets; flushed as the settings say."""
         with self._mutex, open_writers.uninterrupted():
             self._check_usable()
+            check_topic_kinds(draft.topics, draft.topic_codes, self._topics.is_batch)
             prepared = self._appender.prepare(draft, self._now_ms(), client_batch=client_batch)
             self._topics.cover([*prepared.queues, *draft.real_queues])
             self._topics.save()
@@ -245,8 +260,16 @@ class StoreWriter:
 
     def _write(self, prepared: PreparedAppend) -> AppendResult:
         result, batch = self._appender.write(prepared)
-        self._dispatcher.dispatch(batch)
+        if self._dispatch_thread is None:
+            self._dispatcher.dispatch(batch)
+        else:
+            self._dispatch_thread.submit(batch)
         return result
+
+    def _drain_dispatch(self) -> None:
+        """Wait until the queues have caught up with the log."""
+        if self._dispatch_thread is not None:
+            self._dispatch_thread.drain()
 
     def _or_stop(self, step: Callable[[], _T]) -> _T:
         """Do a step that changes files; if it fails half-way, nothing more is written.
@@ -270,6 +293,8 @@ class StoreWriter:
             raise WriterClosedError("the writer is closed", self.path)
         self._log_flusher.check()
         self._queue_flusher.check()
+        if self._dispatch_thread is not None:
+            self._dispatch_thread.check()
 
     # --- delays and transactions ------------------------------------------------------------
 
@@ -314,8 +339,11 @@ class StoreWriter:
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next message of a queue gets."""
+        return self._next_offset(QueueKey(topic, queue_id))
+
+    def _next_offset(self, key: QueueKey) -> int:
         with self._mutex:
-            return self._appender.next_offset(QueueKey(topic, queue_id))
+            return self._appender.next_offset(key)
 
     def create_topic(self, topic: str, queue_count: int) -> None:
         """See that a topic exists with at least so many queues."""
@@ -330,6 +358,7 @@ class StoreWriter:
     def flush(self) -> None:
         """Everything that was appended is on disk when it returns, queues and index too."""
         self._check_usable()
+        self._drain_dispatch()
         self._log_flusher.flush()
         self.flush_queues(0)
         self.write_checkpoint()
@@ -350,7 +379,7 @@ class StoreWriter:
         """Sync the log, up to what is written now."""
         timestamp = self._appender.last_timestamp_ms
         self._log.flush()
-        with self._mutex:
+        with self._checkpoint_mutex:
             self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=timestamp)
 
     def flush_queues(self, least_pages: int) -> None:
@@ -361,7 +390,7 @@ class StoreWriter:
         if self._index is not None:
             self._index.flush()
         if least_pages == 0 and timestamp:
-            with self._mutex:
+            with self._checkpoint_mutex:
                 self._checkpoint = replace(self._checkpoint, logics_msg_timestamp=timestamp)
 
     def write_checkpoint(self) -> None:
@@ -381,7 +410,7 @@ class StoreWriter:
         """
         if os.getpid() != self._pid:
             return  # a forked child: the store is its parent's
-        with self._mutex:
+        with self._mutex, open_writers.uninterrupted():
             if self._is_closed:
                 return
             self._is_closed = True
@@ -396,9 +425,12 @@ class StoreWriter:
     def _close_files(self) -> None:
         self._queue_flusher.stop()
         self._log_flusher.stop()
+        if self._dispatch_thread is not None:
+            self._dispatch_thread.stop()
         self._log.close()
         if self._failure is not None:
             return
+        self._drain_dispatch()
         self._log_flusher.flush()
         self.flush_queues(0)
         self._topics.save()
@@ -417,6 +449,16 @@ class StoreWriter:
         _traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _refuse_missing_log(path: str) -> None:
+    """Queues without a log would be cut to nothing; more likely the log is somewhere else."""
+    files = list_store(LocalFiles(), path)
+    if files.queues and not open_log_files(LocalFiles(), files).files:
+        raise UnsupportedFormatError(
+            "the store has queues but no log here; a log in other directories "
+            "(storePathCommitLog) cannot be written", path,
+        )
 
 
 def _wall_clock_ms() -> int:
