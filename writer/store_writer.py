@@ -26,7 +26,7 @@ from rmqlog.commitlog_format.errors import (
 )
 from rmqlog.commitlog_format.files import LocalFiles
 from rmqlog.commitlog_format.segment import FileQueue
-from rmqlog.commitlog_format.store_files import QueueKey, list_store, open_log_files
+from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer.appender import Appender, AppendResult, PreparedAppend
 from rmqlog.writer.delay import DelayedDelivery
 from rmqlog.writer.dispatch import Dispatcher
@@ -453,8 +453,10 @@ class StoreWriter:
 
 def _refuse_missing_log(path: str) -> None:
     """Queues without a log would be cut to nothing; more likely the log is somewhere else."""
-    files = list_store(LocalFiles(), path)
-    if files.queues and not open_log_files(LocalFiles(), files).files:
+    segments = f"{path}/{layout.COMMIT_LOG_DIRECTORY}"
+    has_log = os.path.isdir(segments) and bool(os.listdir(segments))
+    queues = f"{path}/{layout.CONSUME_QUEUE_DIRECTORY}"
+    if not has_log and any(names for _, _, names in os.walk(queues)):
         raise UnsupportedFormatError(
             "the store has queues but no log here; a log in other directories "
             "(storePathCommitLog) cannot be written", path,
