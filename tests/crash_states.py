@@ -25,10 +25,14 @@ _PAGE_SIZE = 4096
 
 @dataclass(frozen=True)
 class Write:
-    """Bytes that went into a file; one change, however many pieces."""
+    """Bytes that went into a file; one change, however many pieces.
+
+    Bytes that went through a map never make a file longer (``grows``).
+    """
 
     inode: int
     pieces: tuple[tuple[int, bytes], ...]
+    grows: bool
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,11 @@ class Unlink:
 
 @dataclass(frozen=True)
 class Rename:
-    """A name that became another."""
+    """A file's name that became another; once it has, it does not matter how it got the first."""
 
     path: str
     target: str
+    inode: int
 
 
 Change = Write | Resize | Link | Unlink | Rename
@@ -120,8 +125,8 @@ class RecordingPosix(Posix):
                 self._add(Link(path, self._new_inode(path) if call.name == "create" else 0))
         elif call.name == "rename":
             target = os.path.relpath(call.target, self._root)
-            self._move_inodes(path, target)
-            self._add(Rename(path, target))
+            self._inodes[target] = self._inodes.pop(path)
+            self._add(Rename(path, target, self._inodes[target]))
         elif call.name in ("unlink", "rmdir"):
             if existed:
                 self._inodes.pop(path, None)
@@ -139,7 +144,7 @@ class RecordingPosix(Posix):
         elif call.name == "allocate":
             self._add(Resize(inode, call.offset + done, grow=True))
         else:
-            self._add(Write(inode, tuple(_pieces(call, done))))
+            self._add(Write(inode, tuple(_pieces(call, done)), call.name == "pwrite"))
 
     def _settle_file(self, call: Call, inode: int) -> None:
         start, stop = 0, 2**63
@@ -170,10 +175,6 @@ class RecordingPosix(Posix):
         self._inodes[path] = self._next_inode
         self._next_inode += 1
         return self._inodes[path]
-
-    def _move_inodes(self, path: str, target: str) -> None:
-        for name in [name for name in self._inodes if name == path or name.startswith(f"{path}/")]:
-            self._inodes[target + name[len(path) :]] = self._inodes.pop(name)
 
 
 def _pieces(call: Call, done: int) -> Iterator[tuple[int, bytes]]:
@@ -268,23 +269,19 @@ def _apply(
     elif isinstance(change, Unlink):
         names.pop(change.path, None)
     elif isinstance(change, Rename):
-        _rename(change, names)
+        names.pop(change.path, None)
+        names[change.target] = change.inode
     elif isinstance(change, Resize):
         _resize(contents[change.inode], change.size, grow=change.grow)
     else:
         pieces = change.pieces if torn is None else _tear(change.pieces, *torn)
+        content = contents[change.inode]
         for position, data in pieces:
-            content = contents[change.inode]
-            _resize(content, position + len(data), grow=True)
+            if change.grows:
+                _resize(content, position + len(data), grow=True)
+            size = len(content)
             content[position : position + len(data)] = data
-
-
-def _rename(change: Rename, names: dict[str, int]) -> None:
-    moved = [
-        name for name in names if name == change.path or name.startswith(f"{change.path}/")
-    ]
-    for name in moved:
-        names[change.target + name[len(change.path) :]] = names.pop(name)
+            del content[size:]
 
 
 def _resize(content: bytearray, size: int, *, grow: bool) -> None:

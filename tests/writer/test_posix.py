@@ -127,7 +127,7 @@ def test_a_created_file_has_its_name_only_with_its_size(tmp_path: Path) -> None:
 
     for number in range(1, 6):
         run_in_fork(
-            lambda posix, _: posix.close(posix.create_file(str(path), SIZE, str(scratch))),
+            lambda posix, _: posix.create_file(str(path), SIZE, str(scratch), durable=True),
             Plan(Kind.KILL_DURING, number),
         )
         assert not path.exists() or path.stat().st_size == SIZE
