@@ -93,6 +93,22 @@ class IndexFile:
         number = I32.unpack(file.read(self._slot_position(slot), INDEX_SLOT.itemsize))[0]
         return self._walk(file, key_hash, number, self.entry_limit, end_offset)
 
+    def entries(self) -> NDArray[np.void]:
+        """All entries in the order in which they were put; ``entries()[0]`` is entry 1."""
+        size = INDEX_ENTRY.itemsize
+        count = self.header.index_count - 1
+        position = self._entries_position + size
+        window_size = self._window_entry_count() * size
+        file = self._access.open(self.path)
+        found = np.empty(count, INDEX_ENTRY)
+        content = found.view(np.uint8)
+        for start in range(0, count * size, window_size):
+            length = min(window_size, count * size - start)
+            content[start : start + length] = file.window(
+                position + start, length, sequential=True
+            )
+        return found
+
     def lookup_many(
         self, key_hashes: NDArray[np.int64], end_offset: int = NO_END
     ) -> Matches:
@@ -204,9 +220,8 @@ class IndexFile:
             # the older ones hang on them. A copy that was made file front to file end while
             # a broker ran looks the same, so a slot beyond the header's count is no damage,
             # and not an empty slot as it is for a broker, which would lose the older entries.
-            if (
-                entry_hash == key_hash and number < index_count and physical_offset < end_offset
-            ):
+            is_known = number < index_count and physical_offset < end_offset
+            if entry_hash == key_hash and is_known:
                 found.append(physical_offset)
             limit, number = number, previous
         return found
@@ -228,7 +243,8 @@ class IndexFile:
 
     def _read_header(self, file: ReadableFile) -> IndexHeader:
         fields = np.frombuffer(file.read(0, INDEX_HEADER.itemsize), INDEX_HEADER)[0].item()
-        header = IndexHeader(*fields)
+        # A file that no put has reached yet may still say 0; brokers take it for 1.
+        header = IndexHeader(*fields[:-1], max(1, fields[-1]))
         if header.index_count > self.entry_limit:
             raise CorruptIndexError(
                 "the header counts more entries than the file has room for", self.path, 0,
@@ -238,11 +254,7 @@ class IndexFile:
 
     def _bad_link(self, slot: int, number: int, limit: int) -> CorruptIndexError:
         is_from_slot = limit == self.entry_limit
-        position = (
-            self._slot_position(slot)
-            if is_from_slot
-            else self._entry_position(limit)
-        )
+        position = self._slot_position(slot) if is_from_slot else self._entry_position(limit)
         source = f"slot {slot}" if is_from_slot else f"entry {limit} of slot {slot}"
         return CorruptIndexError(
             f"{source} points to an entry that cannot be older", self.path, position,

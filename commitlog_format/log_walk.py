@@ -18,6 +18,7 @@ from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
 from rmqlog.commitlog_format.errors import (
     CorruptRecordError,
     LimitExceededError,
+    SegmentExpiredError,
     StoreError,
     TruncatedFileError,
     TruncatedRecordError,
@@ -59,17 +60,15 @@ class LogWalk:
     def __iter__(self) -> Iterator[RecordRun]:
         position = self.start
         while position < self.stop:
-            file = self.log.files.file_of(position)
-            if position == file.start and file.start > self.start and not self._follows(file):
+            try:
+                file = self.log.files.file_of(position)
+            except SegmentExpiredError as error:
+                self.end = LogEnd(position, error)
                 return
             yield from self._walk_file(file, position)
             if self.end.offset < file.end or self.end.reason is not None:
                 return
             position = file.end
-
-    def _follows(self, file: SegmentFile) -> bool:
-        """Whether a file begins where the walk ended; a missing one before it ends the log."""
-        return self.end.offset == file.start
 
     def _walk_file(self, file: SegmentFile, position: int) -> Iterator[RecordRun]:
         """The runs of one file; ``end`` is the file's end when its filler was reached."""

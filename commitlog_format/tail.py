@@ -21,7 +21,8 @@ from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.commitlog_format.units import Units, concatenate
 
-_COLUMNS = (
+#: What the units of records are made from.
+UNIT_SOURCE_COLUMNS = (
     "topic", "queueId", "queueOffset", "sysFlag", "tagsCode", "commitLogOffset", "storeSize",
 )
 _MULTI_DISPATCH_BYTES = layout.PROPERTY_MULTI_DISPATCH.encode()
@@ -49,18 +50,31 @@ def makes_queue_unit(sys_flag: int) -> bool:
     return sys_flag & layout.TRANSACTION_MASK in (0, layout.SysFlag.TRANSACTION_COMMIT)
 
 
-def _units_of_run(log: CommitLog, run: RecordRun) -> Iterator[tuple[QueueKey, Units]]:
-    decoder = RecordDecoder(_COLUMNS, limits=log.limits)
-    batch = decoder.decode(run.window.data, run.window.start, run.offsets, path=run.window.path)
+def units_of_records(log: CommitLog, batch: pa.RecordBatch) -> dict[QueueKey, Units]:
+    """The units that records make in the queues of their own topics, in the log's order.
+
+    ``batch`` has at least the columns ``UNIT_SOURCE_COLUMNS``.
+    """
     flags = batch["sysFlag"].to_numpy()
     transaction = flags & layout.TRANSACTION_MASK
     visible = (transaction == 0) | (transaction == layout.SysFlag.TRANSACTION_COMMIT)
     is_batch = flags & layout.SysFlag.INNER_BATCH != 0
-    yield from _simple_units(batch.filter(pa.array(visible & ~is_batch)))
-    for offset in run.offsets[visible & is_batch].tolist():
-        yield _batch_unit(log.message(offset, check_crc=False))
+    parts: dict[QueueKey, list[Units]] = {}
+    for key, units in _simple_units(batch.filter(pa.array(visible & ~is_batch))):
+        parts.setdefault(key, []).append(units)
+    offsets = batch["commitLogOffset"].to_numpy()
+    for offset in offsets[visible & is_batch].tolist():
+        key, units = _batch_unit(log.message(offset, check_crc=False))
+        parts.setdefault(key, []).append(units)
+    return {key: _in_log_order(concatenate(found)) for key, found in parts.items()}
+
+
+def _units_of_run(log: CommitLog, run: RecordRun) -> Iterator[tuple[QueueKey, Units]]:
+    decoder = RecordDecoder(UNIT_SOURCE_COLUMNS, limits=log.limits)
+    batch = decoder.decode(run.window.data, run.window.start, run.offsets, path=run.window.path)
+    yield from units_of_records(log, batch).items()
     if _MULTI_DISPATCH_BYTES in run.window.data.tobytes():
-        for offset in run.offsets[visible].tolist():
+        for offset in run.offsets.tolist():
             yield from _multi_dispatch_units(log.message(offset, check_crc=False))
 
 
@@ -95,6 +109,8 @@ def _multi_dispatch_units(message: Message) -> Iterator[tuple[QueueKey, Units]]:
     names = message.properties.get(layout.PROPERTY_MULTI_DISPATCH)
     offsets = message.properties.get(layout.PROPERTY_MULTI_QUEUE_OFFSET)
     if not names or not offsets or message.topic.startswith(layout.RETRY_TOPIC_PREFIX):
+        return
+    if not makes_queue_unit(message.sys_flag):
         return
     separator = layout.MULTI_DISPATCH_SEPARATOR
     for name, offset in zip(names.split(separator), offsets.split(separator), strict=False):
