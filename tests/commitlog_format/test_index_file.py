@@ -113,6 +113,14 @@ def test_many_keys_at_once_give_what_each_gives_alone(
     assert many(file, []) == []
 
 
+@pytest.mark.parametrize("window_size", [64 * 1024 * 1024, 2000, 1])
+def test_all_entries_are_listed_in_the_order_of_their_puts(
+    tmp_path: Path, crowded: IndexFileModel, window_size: int
+) -> None:
+    file = opened(crowded, tmp_path, 7, Limits(window_size=window_size))
+    assert file.entries().tobytes() == crowded.entries[1:901].tobytes()
+
+
 def test_hits_at_or_beyond_the_end_are_dropped(tmp_path: Path, crowded: IndexFileModel) -> None:
     file = opened(crowded, tmp_path, slot_count=7)
     key_hash = index_hash("orders", "key-0")
@@ -126,6 +134,8 @@ def test_a_count_of_one_or_less_means_no_entries(tmp_path: Path, index_count: in
     model = IndexFileModel()
     model.header["index_count"] = index_count
     file = opened(model, tmp_path)
+    assert file.header.index_count == 1
+    assert len(file.entries()) == 0
     assert file.lookup(0) == []
     assert many(file, [0] * 50) == [[]] * 50
 
