@@ -245,4 +245,6 @@ class RecordFields:
         """The big-endian signed numbers of one or two bytes at these positions."""
         if len(positions) == 0:
             return np.zeros(0, np.int64)
+        if width == 1:  # plain bytes are gathered twice as fast as items
+            return self.window.view(np.int8)[positions].astype(np.int64)
         return items_at(self.window, positions, width).view(f">i{width}").astype(np.int64)

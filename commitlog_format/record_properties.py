@@ -61,6 +61,7 @@ class _UniformPairs:
         self._names = names
         #: A line for each row: where the first name ends, where its value ends, and so on.
         self._ends = ends
+        self._values: pa.StringArray | None = None
 
     @staticmethod
     def find(
@@ -87,13 +88,16 @@ class _UniformPairs:
     def map_column(self) -> pa.MapArray:
         bounds, keys = _repeated_names(tuple(self._names), len(self._ends))
         name_ends, value_ends = self._ends.ravel()[0::2], self._ends.ravel()[1::2]
-        values = slice_binary(self._buffer, name_ends + 1, value_ends)
-        return pa.MapArray.from_arrays(bounds, keys, as_strings(values))
+        self._values = as_strings(slice_binary(self._buffer, name_ends + 1, value_ends))
+        return pa.MapArray.from_arrays(bounds, keys, self._values)
 
     def column(self, name: str) -> pa.StringArray:
         if name not in self._names:
             return pa.nulls(len(self._ends), pa.string())
         pair = self._names.index(name)
+        if self._values is not None:
+            places = np.arange(pair, len(self._values), len(self._names), dtype=np.int32)
+            return self._values.take(pa.array(places))
         name_ends, value_ends = self._ends[:, 2 * pair], self._ends[:, 2 * pair + 1]
         return as_strings(slice_binary(self._buffer, name_ends + 1, value_ends))
 

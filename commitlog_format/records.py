@@ -68,6 +68,8 @@ class RecordDecoder:
         self._columns = select_columns(columns)
         if "brokerName" in self._columns:
             raise InvalidNameError("no record tells the broker's name", found="brokerName")
+        # From the map single properties are cut out faster than from the records.
+        self._build_order = sorted(self._columns, key=lambda name: name != "properties")
         self._check_crc = check_crc
         self._limits = limits
         self._hosts = HostColumn()
@@ -147,7 +149,8 @@ class RecordDecoder:
             window, base_offset, offsets, sizes, path=path, limits=self._limits
         )
         batch = _BatchColumns(fields, self._hosts, self._check_crc)
-        arrays = [batch.column(name) for name in self._columns]
+        columns = {name: batch.column(name) for name in self._build_order}
+        arrays = [columns[name] for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
