@@ -82,11 +82,11 @@ def test_another_store_is_named_by_its_path(
 
 def test_time_travel_arrives_as_options(session: SparkSession, probe: ProbeStore) -> None:
     session.sql("SELECT a FROM rmq.orders VERSION AS OF 4096").collect()
-    assert probe.scan()["versionaso"] == "4096"
+    assert probe.scan()["versionasof"] == "4096"
 
     query = "SELECT a FROM rmq.orders TIMESTAMP AS OF TIMESTAMP'2024-02-29 12:34:56.789012Z'"
     session.sql(query).collect()
-    assert probe.scan()["__rmqlog.timestampaso"] == "1709210096789012"
+    assert probe.scan()["__rmqlog.timestampasof"] == "1709210096789012"
 
 
 def test_a_missing_topic_is_sparks_own_error(session: SparkSession) -> None:

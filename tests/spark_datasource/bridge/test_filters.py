@@ -101,7 +101,7 @@ LITERALS: dict[str, dict[str, Any]] = {
     "b = 9223372036854775807": compare("eq", "b", "long", 2**63 - 1),
     "b = -9223372036854775808": compare("eq", "b", "long", -(2**63)),
     "x = 0.1D": compare("eq", "x", "double", 0.1),
-    "odd = false": compare("eq", "odd", "boolean", False),
+    "odd = true": compare("eq", "odd", "boolean", True),
     "data = X'00ff'": compare("eq", "data", "binary", "AP8="),
     "t = TIMESTAMP'2024-02-29 12:34:56.789012Z'": compare(
         "eq", "t", "timestamp", 1_709_210_096_789_012
