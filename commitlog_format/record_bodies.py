@@ -51,7 +51,7 @@ def check_total_size(fields: RecordFields, size: int, limit: int) -> None:
 
 
 def _decompress_rows(
-    fields: RecordFields, stored: pa.BinaryArray, sys_flags: NDArray[np.generic],
+    fields: RecordFields, stored: pa.BinaryArray, sys_flags: NDArray[np.signedinteger],
     rows: NDArray[np.int64],
 ) -> pa.BinaryArray:
     kinds = (sys_flags[rows] & layout.COMPRESSION_MASK) >> layout.COMPRESSION_SHIFT

@@ -59,7 +59,7 @@ class RecordFields:
         window: NDArray[np.uint8],
         base_offset: int,
         offsets: NDArray[np.int64],
-        sizes: NDArray[np.int64] | None,
+        sizes: NDArray[np.integer] | None,
         *,
         path: str,
         limits: Limits,
@@ -79,7 +79,7 @@ class RecordFields:
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def header(self, name: str) -> NDArray[np.generic]:
+    def header(self, name: str) -> NDArray[np.signedinteger]:
         """A field of ``layout.RECORD_HEADERS`` as a native array; not for the hosts."""
         first = self.groups[0].headers[name]
         if self.groups[0].rows is None:
@@ -91,7 +91,7 @@ class RecordFields:
 
     def require(
         self, good: NDArray[np.bool_], error: type[StoreError], reason: str,
-        found: NDArray[np.generic], expected: object, rows: NDArray[np.int64] | None = None,
+        found: NDArray[np.integer], expected: object, rows: NDArray[np.int64] | None = None,
     ) -> None:
         """Raise unless all are good; ``found`` (and ``expected``, if an array) go by row.
 

@@ -253,7 +253,9 @@ def _schedule_rows(fields: RecordFields) -> NDArray[np.int64]:
     if len(rows) == 0:
         return rows
     names = items_at(fields.window, topic.positions[rows], len(_SCHEDULE_TOPIC))
-    same = (names.view(np.uint8).reshape(len(rows), -1) == _SCHEDULE_TOPIC).all(axis=1)
+    same: NDArray[np.bool_] = (
+        names.view(np.uint8).reshape(len(rows), len(_SCHEDULE_TOPIC)) == _SCHEDULE_TOPIC
+    ).all(axis=1)
     return rows[same]
 
 
