@@ -8,7 +8,7 @@ breaks one of these rules is damage and raises: it may have cut off older entrie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -244,7 +244,7 @@ class IndexFile:
     def _read_header(self, file: ReadableFile) -> IndexHeader:
         fields = np.frombuffer(file.read(0, INDEX_HEADER.itemsize), INDEX_HEADER)[0].item()
         # A file that no put has reached yet may still say 0; brokers take it for 1.
-        header = IndexHeader(*fields[:-1], max(1, fields[-1]))
+        header = replace(IndexHeader(*fields), index_count=max(1, fields[-1]))
         if header.index_count > self.entry_limit:
             raise CorruptIndexError(
                 "the header counts more entries than the file has room for", self.path, 0,
