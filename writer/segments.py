@@ -54,6 +54,7 @@ class FileSet:
         It is on disk when it returns if ``durable``, else with the next :meth:`sync_names`.
         """
         self.make_directory(os.path.dirname(path))
+        self.posix.mkdir(self._scratch_directory)
         self.posix.create_file(path, size, self._scratch_directory, durable=durable)
         if not durable:
             self._note_changed(os.path.dirname(path))
