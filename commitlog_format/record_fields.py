@@ -72,6 +72,7 @@ class RecordFields:
         self._claimed_sizes = sizes
         self._check_window(base_offset)
         self.groups: list[RecordGroup] = []
+        self._kept_headers: dict[str, NDArray[np.signedinteger]] = {}
         self._find_groups()
         self._check_headers()
         self.body, self.topic, self.properties = self._find_places()
@@ -81,13 +82,9 @@ class RecordFields:
 
     def header(self, name: str) -> NDArray[np.signedinteger]:
         """A field of ``layout.RECORD_HEADERS`` as a native array; not for the hosts."""
-        first = self.groups[0].headers[name]
-        if self.groups[0].rows is None:
-            return first.astype(first.dtype.newbyteorder("="))
-        values = np.empty(len(self), first.dtype.newbyteorder("="))
-        for group in self.groups:
-            values[group.rows] = group.headers[name]
-        return values
+        if name not in self._kept_headers:
+            self._kept_headers[name] = self._merge_headers(name)
+        return self._kept_headers[name]
 
     def require(
         self, good: NDArray[np.bool_], error: type[StoreError], reason: str,
@@ -139,14 +136,14 @@ class RecordFields:
         headers = self._headers(self._positions, 0)
         magic = headers["magic"]
         is_v1 = magic == layout.MAGIC_V1
+        hosts_v6 = headers["sys_flag"] & layout.HOSTS_V6_MASK
+        if is_v1.all() and not hosts_v6.any():
+            self.groups = [RecordGroup(None, headers)]
+            return
         self.require(
             is_v1 | (magic == layout.MAGIC_V2), CorruptRecordError, "not a message: its magic",
             magic, f"{layout.MAGIC_V1} or {layout.MAGIC_V2}",
         )
-        hosts_v6 = headers["sys_flag"] & layout.HOSTS_V6_MASK
-        if len(headers) == 0 or (is_v1.all() and not hosts_v6.any()):
-            self.groups = [RecordGroup(None, headers)]
-            return
         for is_wanted_magic in (is_v1, ~is_v1):
             for flags in layout.RECORD_HEADERS:
                 rows = np.flatnonzero(is_wanted_magic & (hosts_v6 == flags))
@@ -162,6 +159,16 @@ class RecordFields:
             left, needed, rows,
         )
         return RecordGroup(rows, self._headers(positions, flags))
+
+    def _merge_headers(self, name: str) -> NDArray[np.signedinteger]:
+        first = self.groups[0].headers[name]
+        native = first.dtype.newbyteorder("=")
+        if self.groups[0].rows is None:
+            return first.astype(native)
+        values = np.empty(len(self), native)
+        for group in self.groups:
+            values[group.rows] = group.headers[name]
+        return values
 
     def _headers(self, positions: NDArray[np.int64], flags: int) -> NDArray[np.void]:
         dtype = layout.RECORD_HEADERS[flags]
@@ -213,7 +220,8 @@ class RecordFields:
         magic = int(headers["magic"][0]) if len(headers) else layout.MAGIC_V1
         topic_width = _TOPIC_SIZE_WIDTHS[magic]
         header_size = headers.dtype.itemsize
-        total_sizes = headers["total_size"].astype(np.int64)
+        total_sizes = self.header("total_size").astype(np.int64)
+        total_sizes = total_sizes if rows is None else total_sizes[rows]
         body_sizes = headers["body_size"].astype(np.int64)
         room = total_sizes - (header_size + topic_width + _PROPERTIES_SIZE_WIDTH)
         self.require(
