@@ -1,0 +1,57 @@
+"""``python -m benchmarks``: measure every case and print the table."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+
+from rich.console import Console
+
+from benchmarks.harness import Case, Outcome, run_case
+from benchmarks.report import RESULTS, draw_ratios, markdown_table, print_table, write_json
+from benchmarks.workspace import Workspace
+
+REPETITIONS = 5
+QUICK_REPETITIONS = 3
+
+
+def all_cases() -> list[Case]:
+    """The cases in the order in which they are shown."""
+    from benchmarks import format_cases, writer_cases
+
+    return [*format_cases.CASES, *writer_cases.CASES]
+
+
+def main() -> int:
+    """Run the cases whose name matches; exit 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller data, three repetitions")
+    parser.add_argument("--only", default="", help="a regular expression that the name must match")
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    arguments = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    cases = [case for case in all_cases() if re.search(arguments.only, case.name)]
+    if arguments.list:
+        for case in cases:
+            console.print(f"{case.name}  (against {case.reference}; goal {case.goal:.3g})")
+        return 0
+    outcomes: list[Outcome] = []
+    workspace = Workspace(quick=arguments.quick)
+    try:
+        for case in cases:
+            console.print(f"measuring: {case.name}", style="dim")
+            repetitions = QUICK_REPETITIONS if arguments.quick else REPETITIONS
+            outcomes.append(run_case(case, workspace, repetitions))
+    finally:
+        workspace.close()
+        if outcomes:
+            print_table(outcomes, console)
+            console.print(f"written: {write_json(outcomes, quick=arguments.quick)}")
+            (RESULTS / "latest.md").write_text(markdown_table(outcomes))
+            draw_ratios(outcomes, RESULTS / "latest.png")
+    return 0 if all(outcome.met for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

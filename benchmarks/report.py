@@ -1,0 +1,83 @@
+"""The table for people, the JSON for machines, and the plot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import Outcome
+from benchmarks.workspace import machine
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def print_table(outcomes: Sequence[Outcome], console: Console) -> None:
+    """One line a case: ours, reference, ratio with its spread, goal, met or not."""
+    table = Table(title="ratio = time of the reference / our time; above 1 we are faster")
+    for name in ("case", "reference"):
+        table.add_column(name)
+    for name in ("ours", "reference", "ratio", "quartiles", "goal", "met"):
+        table.add_column(name, justify="right")
+    for outcome in outcomes:
+        table.add_row(
+            outcome.case, outcome.reference,
+            f"{outcome.ours_seconds:.3g} s", f"{outcome.reference_seconds:.3g} s",
+            f"{outcome.ratio:.3g}", f"{outcome.low:.3g} to {outcome.high:.3g}",
+            f"{outcome.goal:.3g}", "yes" if outcome.met else "[bold red]no",
+        )
+    console.print(table)
+
+
+def markdown_table(outcomes: Sequence[Outcome]) -> str:
+    """The same table for ``docs/performance.md``; ratios only."""
+    lines = ["| case | reference | ratio | quartiles | goal | met |", "|---|---|--:|--:|--:|---|"]
+    lines += [
+        f"| {outcome.case} | {outcome.reference} | {outcome.ratio:.3g} | "
+        f"{outcome.low:.3g} to {outcome.high:.3g} | {outcome.goal:.3g} | "
+        f"{'yes' if outcome.met else '**no**'} |"
+        for outcome in outcomes
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_json(outcomes: Sequence[Outcome], *, quick: bool) -> Path:
+    """``results/latest.json``: the cases, with versions and machine beside them."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "latest.json"
+    content = {
+        "quick": quick,
+        "machine": machine(),
+        "cases": [outcome.as_json() for outcome in outcomes],
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    return path
+
+
+def draw_ratios(outcomes: Sequence[Outcome], path: Path) -> None:
+    """A bar for each case: its ratio in units of its goal, so that 1 is where it must end."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 0.5 + 0.42 * len(outcomes)))
+    places = range(len(outcomes))
+    scaled = [outcome.ratio / outcome.goal for outcome in outcomes]
+    spread = [
+        [(outcome.ratio - outcome.low) / outcome.goal for outcome in outcomes],
+        [(outcome.high - outcome.ratio) / outcome.goal for outcome in outcomes],
+    ]
+    colours = ["#2a7f62" if outcome.met else "#b03a2e" for outcome in outcomes]
+    axes.barh(list(places), scaled, color=colours, xerr=spread, ecolor="#555555")
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_yticks(list(places), [outcome.case for outcome in outcomes], fontsize=8)
+    axes.set_xscale("log")
+    axes.set_xlabel("measured ratio / goal (1 = the goal)")
+    axes.invert_yaxis()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
