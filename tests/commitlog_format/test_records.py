@@ -363,6 +363,11 @@ class TestDamage:
 class TestLimits:
     """No record and no batch takes more than it may."""
 
+    def test_a_window_larger_than_any_segment_is_refused(self) -> None:
+        window = np.broadcast_to(np.uint8(0), 2**31)
+        with pytest.raises(LimitExceededError, match="window"):
+            RecordDecoder(["topic"]).decode(window, 0, np.array([0]))
+
     def test_a_record_beyond_the_limit_is_refused(self) -> None:
         with pytest.raises(LimitExceededError, match="larger than allowed"):
             decode(build_log([PLAIN_RECORD]), limits=Limits(record_size=122))
