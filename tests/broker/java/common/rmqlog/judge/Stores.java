@@ -34,7 +34,7 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 final class Stores {
     private static final Line LINE = new ThisLine();
     /** A stop sleeps for seconds, so many stores are opened at once. */
-    private static final int STORES_AT_ONCE = 12;
+    private static final int STORES_AT_ONCE = 60;
     private static final long DISPATCH_LIMIT_MS = 120_000;
     /** More matches of a key than any store of the tests has; RocketMQ allocates them at once. */
     private static final int KEY_MATCHES_MAX = 100_000;
@@ -65,7 +65,7 @@ final class Stores {
 
     /** A store that is loaded, started and completely dispatched. */
     static DefaultMessageStore started(Path root, JsonObject settings) throws Exception {
-        DefaultMessageStore store = LINE.newStore(config(root, settings), topicAttributes(root));
+        DefaultMessageStore store = newStore(root, settings);
         try {
             if (!store.load()) {
                 throw new IllegalStateException("load() refused " + root);
@@ -78,6 +78,12 @@ final class Stores {
             throw failure;
         }
         return store;
+    }
+
+    /** One at a time: the constructor registers things in static maps. */
+    private static synchronized DefaultMessageStore newStore(Path root, JsonObject settings)
+        throws IOException {
+        return LINE.newStore(config(root, settings), topicAttributes(root));
     }
 
     static void awaitDispatch(DefaultMessageStore store) throws InterruptedException {
@@ -125,6 +131,7 @@ final class Stores {
                 store.shutdown();
             }
         } catch (Exception failure) {
+            failure.printStackTrace();
             answer.addProperty("error", failure.toString());
         }
         return answer;
