@@ -146,16 +146,16 @@ class _MixedPairs:
         self, data: NDArray[np.uint8], bounds: NDArray[np.int64], marks: NDArray[np.int64]
     ) -> None:
         self._row_count = len(bounds) - 1
-        name_starts, name_ends, value_ends = _find_pairs(data, bounds, marks)
-        buffer = pa.py_buffer(data)
         #: The row of each pair.
-        self._rows = np.searchsorted(bounds, name_starts, "right") - 1
+        self._rows, name_starts, name_ends, value_ends = _find_pairs(data, bounds, marks)
+        buffer = pa.py_buffer(data)
         self._names = as_strings(slice_binary(buffer, name_starts, name_ends)).dictionary_encode()
         self._values = as_strings(slice_binary(buffer, name_ends + 1, value_ends))
         self._drop_repeated()
 
     def map_column(self) -> pa.MapArray:
-        bounds = np.searchsorted(self._rows, np.arange(self._row_count + 1)).astype(np.int32)
+        bounds = np.zeros(self._row_count + 1, np.int32)
+        np.cumsum(np.bincount(self._rows, minlength=self._row_count), out=bounds[1:])
         keys = self._names.dictionary.take(self._names.indices)
         return pa.MapArray.from_arrays(pa.array(bounds), keys, self._values)
 
@@ -185,21 +185,28 @@ class _MixedPairs:
 
 def _find_pairs(
     data: NDArray[np.uint8], bounds: NDArray[np.int64], marks: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Where each pair's name starts, its name ends and its value ends, empty ones left out."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Each pair's row, where its name starts and ends and where its value ends.
+
+    Pairs with an empty name or value, or without 0x01, are left out.
+    """
+    row_starts, row_ends = bounds[:-1], bounds[1:]
     kinds = data[marks]
-    separators = marks[kinds == NAME_VALUE_SEPARATOR]
-    # A row ends its last pair whether or not a separator stands there; what is behind that
-    # separator is an empty pair, which is left out below.
-    ends = np.concatenate((marks[kinds == PROPERTY_SEPARATOR], bounds[1:]))
-    starts = np.concatenate((marks[kinds == PROPERTY_SEPARATOR] + 1, bounds[:-1]))
-    ends.sort(kind="stable")
-    starts.sort(kind="stable")
+    is_split, is_end = kinds == NAME_VALUE_SEPARATOR, kinds == PROPERTY_SEPARATOR
+    splits, pair_ends = marks[is_split], marks[is_end]
+    # A row begins its first pair and ends its last one, whether or not a separator stands there;
+    # what is behind that separator is an empty pair.
+    ends_before = np.searchsorted(pair_ends, bounds)
+    starts = np.insert(pair_ends + 1, ends_before[:-1], row_starts)
+    ends = np.insert(pair_ends, ends_before[1:], row_ends)
+    rows = np.repeat(np.arange(len(row_starts)), np.diff(ends_before) + 1)
     # The first 0x01 of a pair ends its name; a value may hold further ones.
-    nearest = np.searchsorted(separators, starts)
-    splits = np.append(separators, len(data))[nearest]
-    is_pair = (splits > starts) & (splits < ends - 1)
-    return starts[is_pair], splits[is_pair], ends[is_pair]
+    splits_before = np.insert(
+        np.cumsum(is_split)[is_end], ends_before[:-1], np.searchsorted(splits, row_starts)
+    )
+    name_ends = np.append(splits, len(data))[splits_before]
+    is_pair = (name_ends > starts) & (name_ends < ends - 1)
+    return rows[is_pair], starts[is_pair], name_ends[is_pair], ends[is_pair]
 
 
 def _has_repeated(
