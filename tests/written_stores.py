@@ -38,11 +38,14 @@ def open_writer(path: Path, settings: StoreSettings = SMALL, **further: Any) -> 
     return StoreWriter(path, settings, **chosen)
 
 
-def batch(count: int, first: int = 0, topic: str = "orders", **columns: Any) -> pa.RecordBatch:
-    """Numbered messages with keys, tags and bodies of many lengths; ``columns`` replace them."""
+def batch(count: int, first: int = 0, topic: Any = "orders", **columns: Any) -> pa.RecordBatch:
+    """Numbered messages with keys, tags and bodies of many lengths; ``columns`` replace them.
+
+    ``topic`` is one for all, or a column.
+    """
     numbers = range(first, first + count)
     found: dict[str, Any] = {
-        "topic": [topic] * count,
+        "topic": [topic] * count if isinstance(topic, str) else topic,
         "body": [f"body {number} ".encode() + b"." * (number * 7 % 90) for number in numbers],
         "keys": [f"key-{number}" if number % 5 else f"key-{number} also-{number}"
                  for number in numbers],
