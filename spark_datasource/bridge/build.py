@@ -116,7 +116,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="compare with the jar, change nothing")
     if not parser.parse_args().check:
-        JAR.write_bytes(build(spark_jars()))
+        # Replaced as a whole: a running Spark keeps reading the jar that it opened.
+        fresh = JAR.with_suffix(".new")
+        fresh.write_bytes(build(spark_jars()))
+        fresh.replace(JAR)
         return 0
     changed = differences(build(spark_jars()), JAR.read_bytes())
     for name in changed:

@@ -1,5 +1,6 @@
 package org.rmqlog.spark;
 
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
@@ -25,6 +26,7 @@ public final class RmqlogCatalog implements TableCatalog, SupportsNamespaces {
   // Topics have a namespace of their own because Spark's listTables() cannot name tables without.
   private static final String TOPICS = "topics";
   private static final String METADATA = "metadata";
+  private static final List<String> KINDS = List.of(TOPICS, METADATA);
 
   private String name;
   private Map<String, String> defaults;
@@ -49,7 +51,7 @@ public final class RmqlogCatalog implements TableCatalog, SupportsNamespaces {
   public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
     Place place = place(namespace);
     Map<String, String> question = place.options();
-    question.put(PythonSource.CATALOG, place.kind().equals(METADATA) ? "metadata" : "tables");
+    question.put(PythonSource.CATALOG, place.isMetadata() ? "metadata" : "tables");
     return Arrays.stream(PythonSource.ask(question).fieldNames())
         .map(table -> Identifier.of(place.namespace(), table))
         .toArray(Identifier[]::new);
@@ -97,7 +99,7 @@ public final class RmqlogCatalog implements TableCatalog, SupportsNamespaces {
       throw new NoSuchTableException(identifier);
     }
     Map<String, String> options = place.options();
-    options.put(place.kind().equals(METADATA) ? "metadata" : "topic", identifier.name());
+    options.put(place.isMetadata() ? "metadata" : "topic", identifier.name());
     options.putAll(timeTravel);
     Map<String, String> question = PythonSource.copy(options);
     question.put(PythonSource.CATALOG, "table");
@@ -116,27 +118,24 @@ public final class RmqlogCatalog implements TableCatalog, SupportsNamespaces {
    * @param options the catalog's defaults, with the path that the namespace names
    */
   private record Place(String[] namespace, Map<String, String> options) {
-    String kind() {
-      return namespace[namespace.length - 1];
+    boolean isMetadata() {
+      return namespace[namespace.length - 1].equals(METADATA);
     }
   }
 
   private Place place(String[] namespace) throws NoSuchNamespaceException {
-    List<String> parts = List.of(namespace);
-    boolean named = !parts.isEmpty()
-        && (parts.get(parts.size() - 1).equals(TOPICS)
-            || parts.get(parts.size() - 1).equals(METADATA));
-    int paths = parts.size() - (named ? 1 : 0);
-    if (paths > 1) {
+    List<String> parts = new ArrayList<>(List.of(namespace));
+    if (parts.isEmpty() || !KINDS.contains(parts.get(parts.size() - 1))) {
+      parts.add(TOPICS);
+    }
+    if (parts.size() > 2) {
       throw new NoSuchNamespaceException(namespace);
     }
     Map<String, String> options = PythonSource.copy(defaults);
-    if (paths == 1) {
+    if (parts.size() == 2) {
       options.put("path", parts.get(0));
     }
-    String[] full = named ? namespace : Arrays.copyOf(namespace, namespace.length + 1);
-    full[full.length - 1] = named ? parts.get(paths) : TOPICS;
-    return new Place(full, options);
+    return new Place(parts.toArray(new String[0]), options);
   }
 
   // Topics come and go by writing to a store or by the broker's own tools.

@@ -15,7 +15,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
  * {@code format("rmqlog")} in the JVM. It stands in front of the Python source of the same name,
- * because a JVM source is asked for filters, columns, limits and aggregates, and a Python one is not.
+ * because Spark offers filters, columns, limits and aggregates to a JVM source but not to a Python
+ * one.
  */
 public final class RmqlogDataSource implements TableProvider, DataSourceRegister {
   static final String SHORT_NAME = "rmqlog";

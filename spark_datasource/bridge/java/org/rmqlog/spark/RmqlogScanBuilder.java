@@ -70,7 +70,8 @@ final class RmqlogScanBuilder
   public void pruneColumns(StructType required) {
     StructField[] wanted =
         required.isEmpty() ? new StructField[] {cheapestColumn()} : required.fields();
-    readSchema = new StructType(Arrays.stream(wanted).map(this::ofTable).toArray(StructField[]::new));
+    readSchema =
+        new StructType(Arrays.stream(wanted).map(this::ofTable).toArray(StructField[]::new));
   }
 
   /** Spark applies the limit again, so Python may give more rows. */
