@@ -19,7 +19,7 @@ from rmqlog.commitlog_format.text import decode_text
 
 def is_inner_batch(sys_flag: int) -> bool:
     """Whether a record with this SYSFLAG holds an inner batch."""
-    return bool(sys_flag & SysFlag.INNER_BATCH)
+    return bool(sys_flag & SysFlag.INNER_BATCH.value)
 
 
 def expand(message: Message, *, path: str = "", limits: Limits = DEFAULT_LIMITS) -> list[Message]:

@@ -224,7 +224,8 @@ def encode_record(record: Record) -> bytes:
 
 def host_size(sys_flag: int, v6_bit: SysFlag) -> int:
     """The bytes of a host, address and port, by its bit in SYSFLAG."""
-    return layout.IPV6_HOST_SIZE if sys_flag & v6_bit else layout.IPV4_HOST_SIZE
+    # The bit as a plain number: an operation of IntFlag costs as much as ten fields.
+    return layout.IPV6_HOST_SIZE if sys_flag & v6_bit.value else layout.IPV4_HOST_SIZE
 
 
 def check_body_crc(record: Record, path: str = "") -> None:
@@ -314,7 +315,7 @@ def delay_ms(level: int) -> int:
 
 
 def _plain_body(record: Record, path: str, limits: Limits) -> bytes:
-    if not record.sys_flag & SysFlag.COMPRESSED or not record.body:
+    if not record.sys_flag & SysFlag.COMPRESSED.value or not record.body:
         return record.body
     kind = (record.sys_flag & layout.COMPRESSION_MASK) >> layout.COMPRESSION_SHIFT
     return decompress(

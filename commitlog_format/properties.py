@@ -9,8 +9,6 @@ from rmqlog.commitlog_format.errors import InvalidNameError
 
 _NAME_VALUE = chr(layout.NAME_VALUE_SEPARATOR)
 _PAIR_END = chr(layout.PROPERTY_SEPARATOR)
-#: The broker's parser skips a piece that cannot hold a name, 0x01 and a value.
-_SHORTEST_PAIR = 3
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -21,10 +19,8 @@ def parse_properties(text: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for pair in text.split(_PAIR_END):
-        # Java counts UTF-16 units; a pair of fewer than 3 characters has no room for both sides
-        # unless one of them is outside the BMP, which takes two.
-        name, separator, value = pair.partition(_NAME_VALUE)
-        if separator and name and value and utf16_length(pair) >= _SHORTEST_PAIR:
+        name, _, value = pair.partition(_NAME_VALUE)
+        if name and value:
             found[name] = value
     return found
 
@@ -45,8 +41,3 @@ def format_properties(properties: Mapping[str, str]) -> str:
 def split_keys(keys: str | None) -> list[str]:
     """The tokens of KEYS that a broker indexes, duplicates kept."""
     return [key for key in (keys or "").split(layout.KEY_SEPARATOR) if key]
-
-
-def utf16_length(text: str) -> int:
-    """How long Java thinks the text is."""
-    return len(text) + sum(character > "\uffff" for character in text)
