@@ -16,12 +16,20 @@ from numpy.typing import NDArray
 
 from rmqlog.commitlog_format.binary_columns import repeat_string
 from rmqlog.commitlog_format.errors import InvalidNameError
-from rmqlog.commitlog_format.layout import I32, I64, IPV4_HOST_SIZE, IPV6_HOST_SIZE
+from rmqlog.commitlog_format.layout import (
+    I32,
+    I64,
+    IPV4_HOST_SIZE,
+    IPV6_HOST_SIZE,
+    PHYSICAL_OFFSET,
+)
 
 _MAX_PORT = 0xFFFF
 _MESSAGE_ID_DIGITS = {2 * (size + I64.size): size for size in (IPV4_HOST_SIZE, IPV6_HOST_SIZE)}
 #: Texts of hosts that a :class:`HostColumn` keeps; clients take new ports all the time.
 _MAX_KEPT_HOSTS = 1 << 16
+#: Two bytes as they are read, from left to right.
+_TWO_BYTES = np.dtype(np.uint16).newbyteorder(">")
 #: The four hex digits of every 16-bit number, as one 32-bit word each.
 _HEX_WORDS = np.frombuffer("".join(f"{n:04X}" for n in range(1 << 16)).encode(), np.uint32)
 
@@ -121,8 +129,8 @@ def message_id_column(
     """The offset message ids of hosts that are all 8 or all 20 bytes wide."""
     count = len(store_hosts)
     store_hosts = np.ascontiguousarray(store_hosts)
-    offset_words = physical_offsets.astype(">i8").view(">u2").reshape(count, I64.size // 2)
-    host_words = store_hosts.view(">u2").reshape(count, store_hosts.itemsize // 2)
+    offset_words = _two_bytes(physical_offsets.astype(PHYSICAL_OFFSET))
+    host_words = _two_bytes(store_hosts)
     if count and _is_constant(store_hosts):  # the usual case: one broker wrote the log
         host_words = host_words[:1]
     # Column by column in wide words: numpy is slow in copying short runs row by row.
@@ -136,7 +144,12 @@ def message_id_column(
 
 def hex_column(items: NDArray[np.void]) -> pa.StringArray:
     """The upper-case hex digits of items, which have an even number of bytes."""
-    return _column_of_digits(_HEX_WORDS[items.view(">u2").reshape(len(items), items.itemsize // 2)])
+    return _column_of_digits(_HEX_WORDS[_two_bytes(items)])
+
+
+def _two_bytes(items: NDArray[np.generic]) -> NDArray[np.uint16]:
+    """The bytes of each item, two by two."""
+    return items.view(_TWO_BYTES).reshape(len(items), items.itemsize // _TWO_BYTES.itemsize)
 
 
 def _column_of_digits(digits: NDArray[np.unsignedinteger]) -> pa.StringArray:

@@ -144,6 +144,14 @@ SYS_FLAG_POSITION = 36
 #: Topic of one byte, no body, no properties; with the topic length of V1 and IPv4 hosts.
 MIN_RECORD_SIZE = RECORD_HEADER_V4.itemsize + 1 + 2
 
+#: TOPICLEN by the record's magic.
+TOPIC_SIZES: dict[int, np.dtype[np.signedinteger]] = {
+    MAGIC_V1: np.dtype(">i1"),
+    MAGIC_V2: np.dtype(">i2"),
+}
+#: A physical offset, as message ids hold it.
+PHYSICAL_OFFSET = np.dtype(">i8")
+
 #: The scalar codec reads the same fields field by field.
 I8 = struct.Struct(">b")
 I16 = struct.Struct(">h")
@@ -156,6 +164,10 @@ PREFIX = struct.Struct(">iI")
 
 #: PROPERTIESLEN of many records.
 PROPERTIES_SIZE = np.dtype(">i2")
+
+#: TOTALSIZE, MAGIC, QUEUEID, QUEUEOFFSET, PHYSICALOFFSET and SYSFLAG in one step.
+RECORD_PEEK = struct.Struct(">iI4xi4xqqi")
+assert RECORD_PEEK.size == SYS_FLAG_POSITION + I32.size
 
 MAX_TOPIC_SIZE_V1 = 127
 MAX_TOPIC_SIZE = 255

@@ -18,8 +18,7 @@ from rmqlog.commitlog_format.errors import (
 )
 from rmqlog.commitlog_format.limits import Limits
 
-_PROPERTIES_SIZE_WIDTH = 2
-_TOPIC_SIZE_WIDTHS = {layout.MAGIC_V1: 1, layout.MAGIC_V2: 2}
+_PROPERTIES_SIZE_WIDTH = layout.PROPERTIES_SIZE.itemsize
 
 
 class MalformedRowsError(Exception):
@@ -218,7 +217,7 @@ class RecordFields:
         headers, rows = group.headers, group.rows
         starts = self._positions if rows is None else self._positions[rows]
         magic = int(headers["magic"][0]) if len(headers) else layout.MAGIC_V1
-        topic_width = _TOPIC_SIZE_WIDTHS[magic]
+        topic_width = layout.TOPIC_SIZES[magic].itemsize
         header_size = headers.dtype.itemsize
         total_sizes = self.header("total_size").astype(np.int64)
         total_sizes = total_sizes if rows is None else total_sizes[rows]
@@ -229,7 +228,7 @@ class RecordFields:
             "BODYLEN does not fit into TOTALSIZE", body_sizes, total_sizes, rows,
         )
         topic_size_positions = starts + header_size + body_sizes
-        topic_sizes = self._small_numbers(topic_size_positions, topic_width)
+        topic_sizes = self._small_numbers(topic_size_positions, layout.TOPIC_SIZES[magic])
         room -= body_sizes
         self.require(
             (topic_sizes >= 0) & (topic_sizes <= room), CorruptRecordError,
@@ -237,7 +236,7 @@ class RecordFields:
         )
         topic_positions = topic_size_positions + topic_width
         properties_size_positions = topic_positions + topic_sizes
-        properties_sizes = self._small_numbers(properties_size_positions, _PROPERTIES_SIZE_WIDTH)
+        properties_sizes = self._small_numbers(properties_size_positions, layout.PROPERTIES_SIZE)
         room -= topic_sizes
         self.require(
             properties_sizes == room, CorruptRecordError,
@@ -249,10 +248,12 @@ class RecordFields:
             FieldPlaces(properties_size_positions + _PROPERTIES_SIZE_WIDTH, properties_sizes),
         )
 
-    def _small_numbers(self, positions: NDArray[np.int64], width: int) -> NDArray[np.int64]:
-        """The big-endian signed numbers of one or two bytes at these positions."""
+    def _small_numbers(
+        self, positions: NDArray[np.int64], dtype: np.dtype[np.signedinteger]
+    ) -> NDArray[np.int64]:
+        """The numbers at these positions."""
         if len(positions) == 0:
             return np.zeros(0, np.int64)
-        if width == 1:  # plain bytes are gathered twice as fast as items
-            return self.window.view(np.int8)[positions].astype(np.int64)
-        return items_at(self.window, positions, width).view(f">i{width}").astype(np.int64)
+        if dtype.itemsize == 1:  # plain bytes are gathered twice as fast as items
+            return self.window.view(dtype)[positions].astype(np.int64)
+        return items_at(self.window, positions, dtype.itemsize).view(dtype).astype(np.int64)
