@@ -4,6 +4,9 @@ The model is ALICE's, and pessimistic: until a sync covers it, each change (byte
 may have reached the disk or not, independently of the others, and an unsynced write may be
 torn at sectors, some of them garbage. A file system may forbid some of these states; none of
 them may lose what was acknowledged.
+
+No garbage in the log: its checksums cover bodies only, so nobody can tell garbage in topic or
+properties from what was meant. (Disks write a sector whole or not at all, or fail to read it.)
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class Write:
     inode: int
     pieces: tuple[tuple[int, bytes], ...]
     grows: bool
+    is_log: bool
 
 
 @dataclass(frozen=True)
@@ -136,15 +140,17 @@ class RecordingPosix(Posix):
         elif call.name in ("sync", "fsync", "fdatasync"):
             self._settle_file(call, self._inodes[path])
         elif call.name != "open":
-            self._record_content(call, self._inodes[path], done)
+            self._record_content(call, path, done)
 
-    def _record_content(self, call: Call, inode: int, done: int) -> None:
+    def _record_content(self, call: Call, path: str, done: int) -> None:
+        inode = self._inodes[path]
         if call.name == "truncate":
             self._add(Resize(inode, call.offset, grow=False))
         elif call.name == "allocate":
             self._add(Resize(inode, call.offset + done, grow=True))
         else:
-            self._add(Write(inode, tuple(_pieces(call, done)), call.name == "pwrite"))
+            is_log = path.startswith("commitlog/")
+            self._add(Write(inode, tuple(_pieces(call, done)), call.name == "pwrite", is_log))
 
     def _settle_file(self, call: Call, inode: int) -> None:
         start, stop = 0, 2**63
@@ -274,7 +280,7 @@ def _apply(
     elif isinstance(change, Resize):
         _resize(contents[change.inode], change.size, grow=change.grow)
     else:
-        pieces = change.pieces if torn is None else _tear(change.pieces, *torn)
+        pieces = change.pieces if torn is None else _tear(change, *torn)
         content = contents[change.inode]
         for position, data in pieces:
             if change.grows:
@@ -291,18 +297,16 @@ def _resize(content: bytearray, size: int, *, grow: bool) -> None:
         del content[size:]
 
 
-def _tear(
-    pieces: tuple[tuple[int, bytes], ...], sector_size: int, seed: int
-) -> Iterator[tuple[int, bytes]]:
-    """The pieces sector by sector: each whole, absent or garbage."""
+def _tear(change: Write, sector_size: int, seed: int) -> Iterator[tuple[int, bytes]]:
+    """The pieces sector by sector: each whole, absent or (outside of the log) garbage."""
     rng = random.Random(seed)
-    for position, data in pieces:
+    for position, data in change.pieces:
         begin = position
         while begin < position + len(data):
             stop = min(begin - begin % sector_size + sector_size, position + len(data))
             fate = rng.randrange(3)
             if fate == 0:
                 yield begin, data[begin - position : stop - position]
-            elif fate == 1:
+            elif fate == 1 and not change.is_log:
                 yield begin, rng.randbytes(stop - begin)
             begin = stop

@@ -59,13 +59,18 @@ def _trusted_end(
     after_crash: bool,
     checkpoint: Checkpoint,
 ) -> int | None:
-    """The last record that a file has entries of; ``None`` when the file is doubtful."""
+    """The last record that a file has entries of; ``None`` when the file is doubtful.
+
+    After a crash only full files are trusted, whose last message the checkpoint covers.
+    """
     if access.open(path).size() != settings.index_file_size:
         return None
     try:
         header = IndexFile(access, path, settings.maxHashSlotNum).header
     except StoreError:
         return None
-    if after_crash and header.end_timestamp > checkpoint.index_msg_timestamp:
+    is_full = header.index_count == settings.maxIndexNum
+    is_covered = 0 < header.end_timestamp <= checkpoint.index_msg_timestamp
+    if after_crash and not (is_full and is_covered):
         return None
     return header.end_physical_offset

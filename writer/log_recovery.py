@@ -18,14 +18,17 @@ from datetime import datetime, timezone
 import numpy as np
 
 from rmqlog.commitlog_format import layout
-from rmqlog.commitlog_format.commit_log import CommitLog
-from rmqlog.commitlog_format.errors import StoreError
+from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
+from rmqlog.commitlog_format.errors import CorruptRecordError, StoreError
 from rmqlog.commitlog_format.log_walk import LogEnd, LogWalk
+from rmqlog.commitlog_format.record_fields import RecordFields
 from rmqlog.commitlog_format.segment import FileQueue, SegmentFile
 from rmqlog.writer.posix import Posix
 
 #: Bytes are copied, compared and zeroed in pieces of this size.
 _PIECE_SIZE = 4 * 1024 * 1024
+#: What a disk writes whole or not at all.
+_SECTOR_SIZE = 512
 _REPORT_FILE = "report.json"
 
 logger = logging.getLogger(__name__)
@@ -48,10 +51,11 @@ class Cut:
     moved_to: str
 
 
-def find_end(log: CommitLog, start: int) -> LogEnd:
+def find_end(log: CommitLog, start: int, *, after_crash: bool) -> LogEnd:
     """The end of the log, by checking every record from ``start`` on, bodies included.
 
-    A missing segment ends the log too.
+    A missing segment ends the log too. ``after_crash`` the checksums do not suffice: topic and
+    properties have none, so a record that lost a sector there is told by the zeros in it.
     """
     files = log.files.files
     gaps = [
@@ -61,9 +65,34 @@ def find_end(log: CommitLog, start: int) -> LogEnd:
     ]
     whole = FileQueue(log.files.access, files[: gaps[0]] if gaps else files)
     walk = LogWalk(CommitLog(whole, limits=log.limits), start, check_crc=True)
-    for _ in walk:
-        pass
+    for run in walk:
+        offset = _first_with_lost_sector(log, run) if after_crash else None
+        if offset is not None:
+            reason = "a sector of its topic or properties was never written"
+            return LogEnd(offset, CorruptRecordError(reason, run.window.path, offset))
     return walk.end
+
+
+def _first_with_lost_sector(log: CommitLog, run: RecordRun) -> int | None:
+    """The first record whose topic or properties are zero up to, or from, a sector's border."""
+    window = run.window
+    fields = RecordFields(
+        window.data, window.start, run.offsets, None, path=window.path, limits=log.limits
+    )
+    starts = fields.topic.positions
+    ends = run.offsets + run.sizes - window.start
+    first_border = -(window.start - log.files.file_of(window.start).start) % _SECTOR_SIZE
+    borders = np.arange(first_border, int(ends[-1]), _SECTOR_SIZE)
+    rows = np.searchsorted(starts, borders) - 1
+    within = (rows >= 0) & (borders < ends[rows]) & (borders > 0)
+    borders, rows = borders[within], rows[within]
+    suspects = (window.data[borders - 1] == 0) | (window.data[borders] == 0)
+    for border, row in zip(borders[suspects].tolist(), rows[suspects].tolist(), strict=True):
+        before = window.data[max(int(starts[row]), border - _SECTOR_SIZE) : border]
+        behind = window.data[border : min(int(ends[row]), border + _SECTOR_SIZE)]
+        if not before.any() or not behind.any():
+            return int(run.offsets[row])
+    return None
 
 
 def cut_behind(posix: Posix, store_path: str, log: CommitLog, end: LogEnd) -> list[Cut]:
@@ -74,7 +103,7 @@ def cut_behind(posix: Posix, store_path: str, log: CommitLog, end: LogEnd) -> li
     """
     later = [file for file in log.files.files if file.start >= end.offset]
     current = [file for file in log.files.files if file.start < end.offset < file.end]
-    reason = str(end.reason or "bytes behind the end of the log")
+    reason = _describe(end.reason)
     aside = _Aside(posix, store_path)
     cuts = [
         aside.move_segment(file, _count_messages(log, file.start), reason)
@@ -182,6 +211,13 @@ class _Aside:
         if cuts:
             content = json.dumps([asdict(cut) for cut in cuts], indent=2)
             self._posix.replace_file(f"{self.path()}/{_REPORT_FILE}", content.encode())
+
+
+def _describe(reason: StoreError | None) -> str:
+    """Why the log ends, without the place, which a cut names itself."""
+    if reason is None:
+        return "bytes behind the end of the log"
+    return str(type(reason)(reason.reason, found=reason.found, expected=reason.expected))
 
 
 def _remove_if_empty(posix: Posix, file: SegmentFile) -> bool:

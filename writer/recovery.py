@@ -142,7 +142,7 @@ class _Recovery:
     def _end_log(self, walk_start: int) -> tuple[int, list[Cut]]:
         if not self.log.files.files:
             return 0, []
-        end = find_end(self.log, walk_start)
+        end = find_end(self.log, walk_start, after_crash=self.files.has_abort)
         return end.offset, cut_behind(self.posix, self.files.path, self.log, end)
 
     def _finish(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from crash.case_counts import CaseCounts
 
-_MEMORY = Path("/dev/shm")
+_MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the folder
 _counts = CaseCounts()
 
 

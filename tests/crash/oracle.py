@@ -42,10 +42,12 @@ def check_store(
         report = writer.recovery
         writer.append(to_arrow([PROBE]))
     messages = read_log(path)
-    bodies = [message.body for message in messages]
-    expected = [message.body for message in appended]
-    found = len(bodies) - 1
-    assert bodies == [*expected[:found], PROBE.body], "not a prefix of what was appended"
+    found = len(messages) - 1
+    expected = [*appended[:found], PROBE]
+    assert list(map(content_of, messages)) == [
+        (each.topic, each.queue_id, each.keys, each.tags, each.uniq_key, each.body)
+        for each in expected
+    ], "not a prefix of what was appended"
     assert found >= durable_count, f"{found} messages are there, {durable_count} were flushed"
     check_tail(path, messages)
     check_queues(path, messages)
@@ -59,11 +61,19 @@ def check_store(
     return report
 
 
+def content_of(message: StoredMessage) -> tuple[object, ...]:
+    """What a workload chose of a message."""
+    return (
+        message.topic, message.queue_id, message.keys, message.tags, message.uniq_key,
+        message.body,
+    )
+
+
 def read_log(path: Path) -> list[StoredMessage]:
     """All messages in the order of the log."""
     log = open_log(path)
-    offsets = [int(offset) for run in LogWalk(log, log.start, check_crc=True) for offset in run.offsets]
-    return [log.message(offset) for offset in offsets]
+    runs = LogWalk(log, log.start, check_crc=True)
+    return [log.message(offset) for run in runs for offset in run.offsets.tolist()]
 
 
 def open_log(path: Path) -> CommitLog:

@@ -18,6 +18,8 @@ from rmqlog.writer.store_writer import StoreWriter
 
 SEGMENT_SIZE = 64 * 1024
 CLOCK_START_MS = 1_700_000_000_000
+#: More than the margin of a checkpoint, so that it vouches for what was flushed before.
+CLOCK_STEP_MS = 5_000
 #: Files so small that a few messages fill several of them.
 SETTINGS = StoreSettings(
     mappedFileSizeCommitLog=SEGMENT_SIZE,
@@ -48,6 +50,21 @@ class Message:
     def body(self) -> bytes:
         """Its bytes, which tell it from all others."""
         return f"message {self.number} ".encode().ljust(self.size, b".")
+
+    @property
+    def keys(self) -> str:
+        """Its key."""
+        return f"k-{self.number:04d}"
+
+    @property
+    def tags(self) -> str:
+        """Its tag."""
+        return f"t{self.number % 3}"
+
+    @property
+    def uniq_key(self) -> str:
+        """Its client's id, of fixed length like all its texts."""
+        return f"{self.number:032X}"
 
 
 Batch = list[Message]
@@ -82,8 +99,8 @@ class Workload:
 
 
 def open_writer(path: str, posix: Posix, settings: StoreSettings = SETTINGS) -> StoreWriter:
-    """A writer without threads, whose clock ticks once a look: each run does just the same."""
-    clock = itertools.count(CLOCK_START_MS)
+    """A writer without threads, whose clock ticks at each look: every run does just the same."""
+    clock = itertools.count(CLOCK_START_MS, CLOCK_STEP_MS)
     return StoreWriter(path, settings, posix=posix, background=False, now_ms=lambda: next(clock))
 
 
@@ -111,15 +128,15 @@ def append_all(
 
 
 def to_arrow(batch: Batch) -> pa.RecordBatch:
-    """The columns of a batch of messages; every text has a fixed length."""
+    """The columns of a batch of messages."""
     return pa.RecordBatch.from_pydict(
         {
             "topic": pa.array([message.topic for message in batch], pa.string()),
             "queueId": pa.array([message.queue_id for message in batch], pa.int32()),
             "body": pa.array([message.body for message in batch], pa.binary()),
-            "keys": [f"k-{message.number:04d}" for message in batch],
-            "tags": [f"t{message.number % 3}" for message in batch],
-            "uniqKey": [f"{message.number:032X}" for message in batch],
+            "keys": pa.array([message.keys for message in batch], pa.string()),
+            "tags": pa.array([message.tags for message in batch], pa.string()),
+            "uniqKey": pa.array([message.uniq_key for message in batch], pa.string()),
         }
     )
 
@@ -154,7 +171,9 @@ def workloads() -> Iterator[Workload]:
     yield Workload("new topic", (_numbered([150] * 4, 5, topic="orders2"),), before=base)
     yield Workload("new queue", (_numbered([150] * 14, 5, queue_id=1),), before=base)
     yield Workload("nothing to append", (), before=base)
-    yield Workload("three batches in turn", _in_parts(_numbered([7000] * 12, 5), 4), before=base)
+    # The second batch begins a segment and the third goes on in it: the checkpoint then vouches
+    # for the first segment, and recovery starts at the second.
+    yield Workload("three batches in turn", _in_parts(_numbered([7000] * 18, 5), 6), before=base)
 
 
 WORKLOADS = tuple(workloads())
