@@ -23,6 +23,7 @@ from rmqlog.commitlog_format.files import FileAccess
 from rmqlog.commitlog_format.layout import PREFIX
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
 from rmqlog.commitlog_format.message import Message, Record, decode_record, to_message
+from rmqlog.commitlog_format.record_peek import RecordPeek, peek_record
 from rmqlog.commitlog_format.segment import FileQueue, SegmentFile, Window
 from rmqlog.commitlog_format.store_files import LogFolders, open_log_files
 
@@ -78,6 +79,11 @@ class CommitLog:
 
     def record(self, offset: int) -> Record:
         """The record at a physical offset, its structure checked."""
+        path = self.files.file_of(offset).path
+        return decode_record(self._bytes_of(offset), offset, path=path, limits=self.limits)
+
+    def _bytes_of(self, offset: int) -> bytes:
+        """The bytes of a record, and perhaps some behind it, in one read or two."""
         file = self.files.file_of(offset)
         handle = self.files.handle(file)
         left = file.end - offset
@@ -86,7 +92,11 @@ class CommitLog:
             size = self._claimed_size(data, offset, left, file)
             if size > len(data):
                 data = handle.read(offset - file.start, size)
-        return decode_record(data, offset, path=file.path, limits=self.limits)
+        return data
+
+    def peek(self, offset: int) -> RecordPeek:
+        """Topic, queue and properties of the record at a physical offset: cheap, but checked."""
+        return peek_record(self._bytes_of(offset), offset, self.files.file_of(offset).path)
 
     def message(self, offset: int, *, check_crc: bool = True) -> Message:
         """The message at a physical offset."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -17,23 +18,22 @@ from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
+from rmqlog.commitlog_format.commit_log import RecordRun
 from rmqlog.commitlog_format.errors import CorruptRecordError
 from rmqlog.commitlog_format.gather import gather_from_queue
-from rmqlog.commitlog_format.message import tags_code
 from rmqlog.commitlog_format.properties import parse_properties, split_keys
 from rmqlog.commitlog_format.queue_view import QueueView
+from rmqlog.commitlog_format.record_peek import RecordPeek
 from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.store import Store
 from rmqlog.commitlog_format.store_files import QueueKey, QueueKind
 from rmqlog.commitlog_format.tail import makes_queue_unit
-from rmqlog.commitlog_format.text import decode_text
 from rmqlog.commitlog_format.units import Units, concatenate
 
 #: Up to so many hits are verified one by one; more of them in whole columns.
 _FEW_HITS = 48
 _VERIFY_COLUMNS = (
-    "topic", "queueId", "queueOffset", "sysFlag", "keys", "uniqKey", "tagsCode",
-    "commitLogOffset", "storeSize",
+    "topic", "queueId", "queueOffset", "sysFlag", "keys", "uniqKey", "commitLogOffset",
 )
 
 
@@ -68,71 +68,203 @@ class KeyLookup:
         return sum(map(len, self.uncovered))
 
 
+class TopicKeys:
+    """Looks keys up in one topic; keep it for many lookups in one snapshot.
+
+    What the index covers, and where the rest of the topic is, is found once.
+    """
+
+    def __init__(self, store: Store, topic: str) -> None:
+        self.store = store
+        self.topic = topic
+        self.views = {view.key: view for view in store.queues_of(topic)}
+
+    @cached_property
+    def covered(self) -> list[tuple[int, int]]:
+        """The ranges of the log whose keys are all in the index."""
+        return self.store.index.coverage()
+
+    @cached_property
+    def uncovered(self) -> list[QueueRange]:
+        """The parts of the topic's queues whose records no index file covers.
+
+        Keys of inner batches are in no index, and a light message queue's messages are indexed
+        under the topic that they were sent to: these queues are never covered.
+        """
+        is_indexed = not self.topic.startswith(layout.LMQ_TOPIC_PREFIX)
+        gaps = _gaps(self.covered, self.store.start, self.store.end)
+        found: list[QueueRange] = []
+        for view in self.views.values():
+            if view.kind is QueueKind.BATCH or not is_indexed:
+                ranges = [QueueRange(view, view.min_offset, view.max_offset)]
+            else:
+                ranges = [QueueRange(view, *view.log_range(start, stop)) for start, stop in gaps]
+            found += [part for part in ranges if len(part)]
+        return found
+
+    def offsets(self, key: str) -> list[int]:
+        """The physical offsets of the records with one key that the index covers, ascending.
+
+        Each record was compared with the key; what the index does not cover is not looked at.
+        """
+        hits = sorted(set(self.store.index.lookup(self.topic, key, self.store.end)))
+        return [
+            offset for offset in hits
+            if self._is_covered(offset) and self._peek(offset, frozenset((key,))) is not None
+        ]
+
+    def look_up(self, keys: Sequence[str], hit_count_max: int | None = None) -> KeyLookup | None:
+        """Look keys (tokens of KEYS, or uniq keys) up in the index.
+
+        ``None`` when the index has more than ``hit_count_max`` records for them: each hit is
+        verified by itself, so that a scan is faster then.
+        """
+        wanted = frozenset(keys)
+        offsets, hit_count = self._index_hits(keys)
+        if hit_count_max is not None and len(offsets) > hit_count_max:
+            return None
+        places: dict[QueueKey, list[tuple[int, int]]] = {}
+        for key, queue_offset, offset in self._verified(wanted, offsets):
+            places.setdefault(key, []).append((queue_offset, offset))
+        units = {
+            key: _placed(self.views[key], np.array(found, np.int64))
+            for key, found in places.items()
+            if key in self.views and self.views[key].kind is QueueKind.SIMPLE
+        }
+        found = {key: part for key, part in units.items() if len(part)}
+        return KeyLookup(wanted, found, self.uncovered, hit_count)
+
+    def find(
+        self, keys: str | Sequence[str], columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Every message of the topic that has one of the keys, in KEYS or as its uniq key."""
+        lookup = self.look_up([keys] if isinstance(keys, str) else list(keys))
+        assert lookup is not None  # no bound was given
+        selected = tuple(columns) if columns is not None else MESSAGE_COLUMNS
+        reader = self.store.reader(selected)
+        for key, units in sorted(lookup.units.items(), key=lambda item: item[0]):
+            yield from reader.read(key, QueueKind.SIMPLE, units)
+        scanner = self.store.reader(dict.fromkeys([*selected, "keys", "uniqKey"]))
+        for part in lookup.uncovered:
+            for units in part.view.scan(part.start, part.stop):
+                for batch in scanner.read(
+                    part.view.key, part.view.kind, units, part.start, part.stop
+                ):
+                    kept = batch.filter(pa.array(has_key(batch, lookup.keys)))
+                    if kept.num_rows:
+                        yield kept.select(list(selected))
+
+    def _is_covered(self, offset: int) -> bool:
+        return offset >= self.store.start and any(
+            start <= offset < stop for start, stop in self.covered
+        )
+
+    def _index_hits(self, keys: Sequence[str]) -> tuple[NDArray[np.int64], int]:
+        """The distinct offsets that the index names, ascending, and how many entries did.
+
+        Only those in ranges that it covers: the rest is scanned, and would come twice.
+        """
+        index, end = self.store.index, self.store.end
+        if len(keys) == 1:
+            found = np.array(index.lookup(self.topic, keys[0], end), np.int64)
+        else:
+            _, found = index.lookup_many(self.topic, keys, end)
+        distinct = np.unique(found)
+        covered = np.zeros(len(distinct), np.bool_)
+        for start, stop in self.covered:
+            covered |= (distinct >= max(start, self.store.start)) & (distinct < stop)
+        return distinct[covered], len(found)
+
+    def _verified(
+        self, keys: frozenset[str], offsets: NDArray[np.int64]
+    ) -> Iterator[tuple[QueueKey, int, int]]:
+        """The hits that are messages of the topic and have one of the keys.
+
+        Their queue, the queue offset that the record claims, and the physical offset.
+        """
+        if len(offsets) <= _FEW_HITS:
+            return self._verify_one_by_one(keys, offsets.tolist())
+        return self._verify_in_columns(keys, offsets)
+
+    def _verify_one_by_one(
+        self, keys: frozenset[str], offsets: list[int]
+    ) -> Iterator[tuple[QueueKey, int, int]]:
+        for offset in offsets:
+            found = self._peek(offset, keys)
+            if found is not None:
+                yield QueueKey(self.topic, found.queue_id), found.queue_offset, offset
+
+    def _peek(self, offset: int, keys: frozenset[str]) -> RecordPeek | None:
+        """The record at a hit if it is a row of the topic and has one of the keys."""
+        try:
+            found = self.store.log.peek(offset)
+        except CorruptRecordError:
+            self._refuse_damage(offset)
+            return None
+        if found.topic != self.topic or not makes_queue_unit(found.sys_flag):
+            return None
+        properties = parse_properties(found.properties)
+        if properties.get(layout.PROPERTY_UNIQ_KEY) in keys:
+            return found
+        tokens = split_keys(properties.get(layout.PROPERTY_KEYS))
+        return None if keys.isdisjoint(tokens) else found
+
+    def _verify_in_columns(
+        self, keys: frozenset[str], offsets: NDArray[np.int64]
+    ) -> Iterator[tuple[QueueKey, int, int]]:
+        log = self.store.log
+        prefixes = gather_from_queue(log.files, offsets, layout.RECORD_PREFIX)
+        sound = np.isin(prefixes["magic"], (layout.MAGIC_V1, layout.MAGIC_V2))
+        sound &= prefixes["total_size"] >= layout.MIN_RECORD_SIZE
+        for offset in offsets[~sound].tolist():
+            self._refuse_damage(offset)
+        sizes = prefixes["total_size"][sound].astype(np.int64)
+        decoder = RecordDecoder(_VERIFY_COLUMNS, limits=self.store.limits)
+        for run in log.runs(offsets[sound], sizes):
+            batch = self._decode_sound(decoder, run)
+            flags = batch["sysFlag"].to_numpy() & layout.TRANSACTION_MASK
+            matches = has_key(batch, keys)
+            matches &= (flags == 0) | (flags == layout.SysFlag.TRANSACTION_COMMIT)
+            matches &= pc.equal(batch["topic"], self.topic).to_numpy(zero_copy_only=False)
+            names = ("queueId", "queueOffset", "commitLogOffset")
+            columns = [batch[name].to_numpy()[matches].tolist() for name in names]
+            for queue_id, queue_offset, offset in zip(*columns, strict=True):
+                yield QueueKey(self.topic, queue_id), queue_offset, offset
+
+    def _decode_sound(self, decoder: RecordDecoder, run: RecordRun) -> pa.RecordBatch:
+        """The records of a run; one that does not check is damage, or a stale entry's."""
+        window = run.window
+        try:
+            return decoder.decode(window.data, window.start, run.offsets, path=window.path)
+        except CorruptRecordError:
+            bad = decoder.find_malformed(window.data, window.start, run.offsets)
+        for offset in run.offsets[bad].tolist():
+            self._refuse_damage(offset)
+        return decoder.decode(window.data, window.start, run.offsets[~bad], path=window.path)
+
+    def _refuse_damage(self, offset: int) -> None:
+        """Raise if a queue names the record that does not check; else the entry is stale."""
+        for view in self.views.values():
+            first, stop = view.log_range(offset, offset + 1)
+            if first < stop:
+                raise CorruptRecordError(
+                    f"the record of queue offset {first} of {view.topic!r} queue "
+                    f"{view.queue_id} is damaged", self.store.log.path_of(offset), offset,
+                )
+
+
 def look_up_keys(
     store: Store, topic: str, keys: Sequence[str], hit_count_max: int | None = None
 ) -> KeyLookup | None:
-    """Look keys (tokens of KEYS, or uniq keys) up in the index of a store.
-
-    ``None`` when the index has more than ``hit_count_max`` records for them: each hit is
-    verified by itself, so that a scan is faster then.
-    """
-    views = {view.key: view for view in store.queues_of(topic)}
-    wanted = frozenset(keys)
-    offsets, hit_count = _index_hits(store, topic, keys)
-    if hit_count_max is not None and len(offsets) > hit_count_max:
-        return None
-    rows = _verified(store, topic, wanted, offsets, views)
-    units: dict[QueueKey, list[Units]] = {}
-    for key, unit in rows:
-        units.setdefault(key, []).append(unit)
-    return KeyLookup(
-        wanted,
-        {key: concatenate(found) for key, found in units.items()
-         if views[key].kind is QueueKind.SIMPLE},
-        uncovered_ranges(store, topic),
-        hit_count,
-    )
-
-
-def uncovered_ranges(store: Store, topic: str) -> list[QueueRange]:
-    """The parts of a topic's queues whose records no index file covers.
-
-    Keys of inner batches are in no index, and a light message queue's messages are indexed
-    under the topic that they were sent to: these queues are never covered.
-    """
-    is_indexed = not topic.startswith(layout.LMQ_TOPIC_PREFIX)
-    gaps = _gaps(store.index.coverage(), store.start, store.end)
-    found: list[QueueRange] = []
-    for view in store.queues_of(topic):
-        if view.kind is QueueKind.BATCH or not is_indexed:
-            ranges = [QueueRange(view, view.min_offset, view.max_offset)]
-        else:
-            ranges = [_range_of_log(view, start, stop) for start, stop in gaps]
-        found += [part for part in ranges if len(part)]
-    return found
+    """One lookup of some keys; see :meth:`TopicKeys.look_up`."""
+    return TopicKeys(store, topic).look_up(keys, hit_count_max)
 
 
 def find_by_key(
     store: Store, topic: str, keys: str | Sequence[str], columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Every message of a topic that has one of the keys, in KEYS or as its uniq key."""
-    wanted = [keys] if isinstance(keys, str) else list(keys)
-    lookup = look_up_keys(store, topic, wanted)
-    assert lookup is not None  # no bound was given
-    selected = tuple(columns) if columns is not None else MESSAGE_COLUMNS
-    reader = store.reader(selected)
-    for key, units in sorted(lookup.units.items(), key=lambda item: item[0]):
-        yield from reader.read(key, QueueKind.SIMPLE, units)
-    needed = tuple(dict.fromkeys([*selected, "keys", "uniqKey"]))
-    scanner = store.reader(needed)
-    for part in lookup.uncovered:
-        for units in part.view.scan(part.start, part.stop):
-            for batch in scanner.read(
-                part.view.key, part.view.kind, units, part.start, part.stop
-            ):
-                kept = batch.filter(pa.array(has_key(batch, lookup.keys)))
-                if kept.num_rows:
-                    yield kept.select(list(selected))
+    """Every message of a topic that has one of the keys; see :meth:`TopicKeys.find`."""
+    yield from TopicKeys(store, topic).find(keys, columns)
 
 
 def has_key(batch: pa.RecordBatch, keys: frozenset[str]) -> NDArray[np.bool_]:
@@ -147,121 +279,20 @@ def has_key(batch: pa.RecordBatch, keys: frozenset[str]) -> NDArray[np.bool_]:
     return matches
 
 
-def _index_hits(
-    store: Store, topic: str, keys: Sequence[str]
-) -> tuple[NDArray[np.int64], int]:
-    """The distinct physical offsets that the index names, ascending, and how many entries did.
+def _placed(view: QueueView, places: NDArray[np.int64]) -> Units:
+    """The units that point at records, given as (claimed queue offset, physical offset).
 
-    Only those in ranges that it covers: the rest is scanned, and would come twice.
+    Almost always the claim is the place. A record that no unit points at is no row.
     """
-    if len(keys) == 1:
-        found = np.array(store.index.lookup(topic, keys[0], store.end), np.int64)
-    else:
-        _, found = store.index.lookup_many(topic, keys, store.end)
-    distinct = np.unique(found)
-    covered = np.zeros(len(distinct), np.bool_)
-    for start, stop in store.index.coverage():
-        covered |= (distinct >= max(start, store.start)) & (distinct < stop)
-    return distinct[covered], len(found)
-
-
-def _verified(
-    store: Store, topic: str, keys: frozenset[str], offsets: NDArray[np.int64],
-    views: dict[QueueKey, QueueView],
-) -> Iterator[tuple[QueueKey, Units]]:
-    """The hits that are rows of the topic and have one of the keys."""
-    if len(offsets) <= _FEW_HITS:
-        found = _verify_one_by_one(store, topic, keys, offsets.tolist(), views)
-    else:
-        found = _verify_in_columns(store, topic, keys, offsets, views)
-    for key, unit in found:
-        placed = _placed(views.get(key), unit)
-        if placed is not None:
-            yield key, placed
-
-
-def _verify_one_by_one(
-    store: Store, topic: str, keys: frozenset[str], offsets: list[int],
-    views: dict[QueueKey, QueueView],
-) -> Iterator[tuple[QueueKey, Units]]:
-    for offset in offsets:
-        try:
-            record = store.log.record(offset)
-        except CorruptRecordError:
-            _refuse_damage(offset, views)
-            continue
-        if decode_text(record.topic) != topic or not makes_queue_unit(record.sys_flag):
-            continue
-        properties = parse_properties(decode_text(record.properties))
-        tokens = split_keys(properties.get(layout.PROPERTY_KEYS))
-        if properties.get(layout.PROPERTY_UNIQ_KEY) in keys or not keys.isdisjoint(tokens):
-            code = tags_code(topic, properties, record.store_timestamp)
-            yield QueueKey(topic, record.queue_id), Units(
-                np.array([record.queue_offset]), np.array([offset]),
-                np.array([record.total_size]), np.array([code]),
-            )
-
-
-def _verify_in_columns(
-    store: Store, topic: str, keys: frozenset[str], offsets: NDArray[np.int64],
-    views: dict[QueueKey, QueueView],
-) -> Iterator[tuple[QueueKey, Units]]:
-    prefixes = gather_from_queue(store.log.files, offsets, layout.RECORD_PREFIX)
-    sound = np.isin(prefixes["magic"], (layout.MAGIC_V1, layout.MAGIC_V2))
-    sound &= prefixes["total_size"] >= layout.MIN_RECORD_SIZE
-    for offset in offsets[~sound].tolist():
-        _refuse_damage(offset, views)
-    sizes = prefixes["total_size"][sound].astype(np.int64)
-    decoder = RecordDecoder(_VERIFY_COLUMNS, limits=store.limits)
-    for run in store.log.runs(offsets[sound], sizes):
-        data, start, path = run.window.data, run.window.start, run.window.path
-        bad = decoder.find_malformed(data, start, run.offsets)
-        for offset in run.offsets[bad].tolist():
-            _refuse_damage(offset, views)
-        batch = decoder.decode(data, start, run.offsets[~bad], path=path)
-        flags = batch["sysFlag"].to_numpy() & layout.TRANSACTION_MASK
-        visible = (flags == 0) | (flags == layout.SysFlag.TRANSACTION_COMMIT)
-        same_topic = pc.equal(batch["topic"], topic).to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(has_key(batch, keys) & visible & same_topic)
-        queue_ids = batch["queueId"].to_numpy()
-        names = ("queueOffset", "commitLogOffset", "storeSize", "tagsCode")
-        columns = [batch[name].to_numpy().astype(np.int64) for name in names]
-        for row in rows.tolist():
-            yield QueueKey(topic, int(queue_ids[row])), Units(
-                *(column[row : row + 1] for column in columns)
-            )
-
-
-def _placed(view: QueueView | None, unit: Units) -> Units | None:
-    """The unit at its place in the queue; ``None`` when no unit points at the record.
-
-    Almost always the record's own queue offset is the place.
-    """
-    if view is None:
-        return None
-    offset, place = int(unit.offsets[0]), int(unit.queue_offsets[0])
-    if view.min_offset <= place < view.max_offset:
-        found = view.units(place, place + 1)
-        if len(found) and int(found.offsets[0]) == offset:
-            return found
-    part = _range_of_log(view, offset, offset + 1)
-    return view.units(part.start, part.stop) if len(part) else None
-
-
-def _refuse_damage(offset: int, views: dict[QueueKey, QueueView]) -> None:
-    """Raise if a queue names the record that does not check; else the index entry is stale."""
-    for view in views.values():
-        part = _range_of_log(view, offset, offset + 1)
-        if len(part):
-            raise CorruptRecordError(
-                f"the record of queue offset {part.start} of {view.topic!r} queue "
-                f"{view.queue_id} is damaged", offset=offset,
-            )
-
-
-def _range_of_log(view: QueueView, start: int, stop: int) -> QueueRange:
-    """The queue offsets of a queue whose records begin in ``[start, stop)`` of the log."""
-    return QueueRange(view, *view.log_range(start, stop))
+    offsets = np.unique(places[:, 1])
+    found = view.units_at(places[:, 0])
+    at_claim = found.take(np.isin(found.offsets, offsets))
+    elsewhere = [
+        view.units(*view.log_range(offset, offset + 1))
+        for offset in np.setdiff1d(offsets, at_claim.offsets).tolist()
+    ]
+    units = concatenate([at_claim, *elsewhere])
+    return units.take(np.argsort(units.queue_offsets, kind="stable"))
 
 
 def _gaps(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rmqlog.commitlog_format.batch_consume_queue import BatchConsumeQueue
 from rmqlog.commitlog_format.consume_queue import ConsumeQueue
 from rmqlog.commitlog_format.errors import CorruptQueueError
+from rmqlog.commitlog_format.gather import gather_from_queue
 from rmqlog.commitlog_format.store_files import QueueKey, QueueKind
 from rmqlog.commitlog_format.unit_queue import UnitQueue
 from rmqlog.commitlog_format.units import NO_UNITS, Units, concatenate
@@ -102,7 +103,7 @@ class QueueView:
             yield tail
 
     def log_range(self, start: int, stop: int) -> tuple[int, int]:
-        """The queue offsets ``[first, last)`` whose records begin in ``[start, stop)`` of the log."""
+        """The queue offsets ``[first, last)`` of records that begin in ``[start, stop)``."""
         first = self._place(start)
         return first, max(first, self._place(stop))
 
@@ -116,6 +117,17 @@ class QueueView:
                 return int(files.unit(index)["base_offset"]) if is_batch else index
         row = int(np.searchsorted(self.tail.offsets, physical_offset))
         return int(self.tail.queue_offsets[row]) if row < len(self.tail) else self.max_offset
+
+    def units_at(self, queue_offsets: NDArray[np.int64]) -> Units:
+        """The units of a simple queue at single places, ascending; places outside are left out."""
+        places = np.unique(queue_offsets)
+        inside = places[(places >= self.start_index) & (places < self.stop_index)]
+        parts = [self.tail.take(np.isin(self.tail.queue_offsets, places))]
+        if isinstance(self.files, ConsumeQueue) and len(inside):
+            unit = self.files.unit_dtype
+            units = gather_from_queue(self.files.files, inside * unit.itemsize, unit)
+            parts.insert(0, self._simple_units(self.files, inside, units))
+        return concatenate(parts)
 
     def units(self, start: int, stop: int) -> Units:
         """All units of the queue offsets ``[start, stop)`` at once."""
@@ -133,13 +145,19 @@ class QueueView:
             else:
                 queue_offsets, units = files.matching_units(first, end, tags_codes)
             if len(units):
-                _check_units(units, queue_offsets, files)
-                yield Units(
-                    queue_offsets,
-                    units["commit_log_offset"].astype(np.int64),
-                    units["size"].astype(np.int64),
-                    files.tags_codes(units),
-                )
+                yield self._simple_units(files, queue_offsets, units)
+
+    @staticmethod
+    def _simple_units(
+        files: ConsumeQueue, queue_offsets: NDArray[np.int64], units: NDArray[np.void]
+    ) -> Units:
+        _check_units(units, queue_offsets, files)
+        return Units(
+            queue_offsets,
+            units["commit_log_offset"].astype(np.int64),
+            units["size"].astype(np.int64),
+            files.tags_codes(units),
+        )
 
     def _scan_batch(self, files: BatchConsumeQueue, start: int, stop: int) -> Iterator[Units]:
         first_offset, stop_offset = self.dispatched_range
