@@ -12,19 +12,23 @@ import os
 import stat
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format.errors import (
     FileUnavailableError,
+    InvalidNameError,
     SegmentExpiredError,
     StoreError,
     TruncatedFileError,
     UnsafeFileError,
 )
+
+_T = TypeVar("_T")
 
 _NO_SUCH_FILE = frozenset({errno.ENOENT, errno.ESTALE, errno.ENOTDIR})
 _TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
@@ -78,7 +82,7 @@ class LocalFile:
         try:
             self._descriptor = os.open(path, flags)
             mode = os.fstat(self._descriptor).st_mode
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise _translate(error, path) from error
         if not stat.S_ISREG(mode):
             raise UnsafeFileError("not a plain file", path, found=stat.filemode(mode))
@@ -126,7 +130,12 @@ class LocalFile:
                 self._descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=start
             )
         except (OSError, ValueError) as error:
-            raise FileUnavailableError("cannot be mapped", self.path, offset, error) from error
+            if isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:
+                # A mapping needs a descriptor of its own, a copy does not.
+                return np.frombuffer(self.read(offset, size), np.uint8)
+            raise FileUnavailableError(
+                "cannot be mapped", self.path, offset, str(error)
+            ) from error
         if sequential:
             mapped.madvise(mmap.MADV_SEQUENTIAL)
             self._forget(start)
@@ -177,12 +186,8 @@ class LocalFiles:
 
     def list(self, directory: str) -> list[DirectoryEntry]:
         """The names in a directory, sorted; links are neither files nor directories."""
-        try:
-            with os.scandir(directory) as entries:
-                found = [entry for entry in map(_describe, entries) if entry is not None]
-        except OSError as error:
-            raise _translate(error, directory) from error
-        return sorted(found, key=lambda entry: entry.name)
+        with self._mutex:
+            return self._with_descriptors(lambda: _list_directory(directory))
 
     def open(self, path: str) -> ReadableFile:
         """Open a plain file, or return the one that is open already."""
@@ -191,18 +196,21 @@ class LocalFiles:
             if known is not None:
                 self._open.move_to_end(path)
                 return known
-            opened = self._open_anew(path)
+            kind = LocalFile if self.map_windows else CopiedFile
+            opened = self._with_descriptors(
+                lambda: kind(path, keep_page_cache=self.keep_page_cache)
+            )
             self._open[path] = opened
             # Whoever still reads from an evicted file holds it; it is closed with its last user.
             while len(self._open) > self.open_files:
                 self._open.popitem(last=False)
             return opened
 
-    def _open_anew(self, path: str) -> LocalFile:
-        kind = LocalFile if self.map_windows else CopiedFile
+    def _with_descriptors(self, action: Callable[[], _T]) -> _T:
+        """Do what needs a descriptor; while there is none left, close files that are kept open."""
         while True:
             try:
-                return kind(path, keep_page_cache=self.keep_page_cache)
+                return action()
             except FileUnavailableError as error:
                 cause = error.__cause__
                 exhausted = isinstance(cause, OSError) and cause.errno in _TOO_MANY_FILES
@@ -211,11 +219,20 @@ class LocalFiles:
             self._open.popitem(last=False)
 
 
+def _list_directory(directory: str) -> list[DirectoryEntry]:
+    try:
+        with os.scandir(directory) as entries:
+            found = [entry for entry in map(_describe, entries) if entry is not None]
+    except (OSError, ValueError) as error:
+        raise _translate(error, directory) from error
+    return sorted(found, key=lambda entry: entry.name)
+
+
 def _describe(entry: os.DirEntry[str]) -> DirectoryEntry | None:
     """What a name is; ``None`` when it vanished since the directory was read."""
     try:
         status = entry.stat(follow_symlinks=False)
-    except OSError:
+    except FileNotFoundError:
         return None
     is_file = stat.S_ISREG(status.st_mode)
     return DirectoryEntry(
@@ -227,8 +244,10 @@ def _describe(entry: os.DirEntry[str]) -> DirectoryEntry | None:
     )
 
 
-def _translate(error: OSError, path: str, offset: int = -1) -> StoreError:
+def _translate(error: OSError | ValueError, path: str, offset: int = -1) -> StoreError:
     """The typed error for what the system said."""
+    if not isinstance(error, OSError):  # NUL in a name, or characters that no name can have
+        return InvalidNameError("no file can have this name", ascii(path), found=str(error))
     if error.errno in _NO_SUCH_FILE:
         return SegmentExpiredError("no such file or directory", path, offset)
     if error.errno == errno.ELOOP:
