@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
-from rmqlog.commitlog_format.errors import SegmentExpiredError, StoreError
+from rmqlog.commitlog_format.errors import SegmentExpiredError, StoreError, UnsafeFileError
 from rmqlog.commitlog_format.files import DirectoryEntry, FileAccess, ReadableFile
 
 _OFFSET_NAME = re.compile(rf"[0-9]{{{layout.OFFSET_NAME_DIGITS}}}", re.ASCII)
@@ -137,8 +137,14 @@ class FileQueue:
 
 
 def _segment(directory: str, entry: DirectoryEntry) -> SegmentFile | None:
-    if not entry.is_file or not _OFFSET_NAME.fullmatch(entry.name):
+    if not _OFFSET_NAME.fullmatch(entry.name):
         return None
+    if not entry.is_file:
+        # Left out as a stray, it would be a hole, and the answer short.
+        raise UnsafeFileError(
+            "a link, a folder or a device has the name of a segment", f"{directory}/{entry.name}",
+            expected="a plain file",
+        )
     start = int(entry.name)
     if start + entry.size >= 2**63:
         return None
