@@ -9,14 +9,16 @@ from enum import Enum
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.errors import (
     FileUnavailableError,
+    InvalidNameError,
     SegmentExpiredError,
+    StoreError,
     StoreNotFoundError,
     UnsafeFileError,
 )
 from rmqlog.commitlog_format.files import DirectoryEntry, FileAccess
 from rmqlog.commitlog_format.segment import FileQueue
 
-_QUEUE_ID_DIGITS = 10
+_MAX_QUEUE_ID = 2**31 - 1
 
 
 class QueueKind(Enum):
@@ -146,6 +148,8 @@ def _queue_folders(
     for topic, entry in topics.items():
         if not entry.is_directory:
             continue
+        if not _is_text(topic):
+            raise InvalidNameError("a topic's name is not UTF-8", ascii(f"{root}/{topic}"))
         folder = f"{root}/{topic}"
         for name, queue in _names(access, folder).items():
             # As the broker: a folder whose name is no queue id is none of ours.
@@ -154,8 +158,19 @@ def _queue_folders(
     return found
 
 
+def _is_text(name: str) -> bool:
+    """Whether a name on disk was UTF-8; Python keeps other bytes as lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _is_queue_id(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) <= _QUEUE_ID_DIGITS
+    """Whether a broker gave a folder this name: no sign, no leading zeros, not too large."""
+    is_number = name.isascii() and name.isdigit() and len(name) <= len(str(_MAX_QUEUE_ID))
+    return is_number and name == str(int(name)) and int(name) <= _MAX_QUEUE_ID
 
 
 def _dledger_folder(access: FileAccess, path: str, names: dict[str, DirectoryEntry]) -> str:
@@ -178,11 +193,19 @@ def _log_hint(access: FileAccess, path: str, names: dict[str, DirectoryEntry]) -
     looks_alike = [
         name
         for name, entry in names.items()
-        if entry.is_directory and any(
-            inner.is_file and len(inner.name) == layout.OFFSET_NAME_DIGITS and inner.name.isdigit()
-            for inner in access.list(f"{path}/{name}")
-        )
+        if entry.is_directory and _holds_segment(access, f"{path}/{name}")
     ]
     if not looks_alike:
         return ""
     return f", or storePathCommitLog naming the log's folders (perhaps {', '.join(looks_alike)})"
+
+
+def _holds_segment(access: FileAccess, directory: str) -> bool:
+    try:
+        entries = access.list(directory)
+    except StoreError:  # it is only a hint
+        return False
+    return any(
+        entry.is_file and len(entry.name) == layout.OFFSET_NAME_DIGITS and entry.name.isdigit()
+        for entry in entries
+    )
