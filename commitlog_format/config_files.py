@@ -6,6 +6,7 @@ replaced leaves only its ``.bak`` (ConfigManager.java).
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import dataclass, field
@@ -28,8 +29,7 @@ LMQ_CONSUMER_OFFSETS = "lmqConsumerOffset.json"
 BACKUP_SUFFIX = ".bak"
 
 _GROUP_SEPARATOR = "@"
-#: A string, which is left alone, or an integer key, which gets its quotes.
-_STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*:)', re.DOTALL)
+_INTEGER_KEY = re.compile(r"(?<=[{,])(\s*)(-?\d+)(\s*:)")
 #: JSON nests deeper than this only in an attack on the parser's stack.
 _MAX_NESTING = 64
 
@@ -92,25 +92,46 @@ def parse_json(data: bytes, path: str = "") -> Json:
     try:
         text = data.decode("utf-8")
         _check_nesting(text, path)
-        content = json.loads(_STRING_OR_KEY.sub(_quote_key, text))
+        content = json.loads(_quote_integer_keys(text))
     except (ValueError, RecursionError) as error:
-        raise CorruptConfigError("not JSON", path, found=error) from error
+        raise CorruptConfigError("not JSON", path, found=str(error)) from error
     return _expect_object(content, "the file", path)
 
 
-def _quote_key(match: re.Match[str]) -> str:
-    if match.group(2) is None:
-        return match.group(0)
-    return f'{match.group(1)}"{match.group(2)}"{match.group(3)}'
+def _quote_integer_keys(text: str) -> str:
+    """Quotes around integer keys; strings are left alone. In linear time and memory."""
+    quoted = io.StringIO()
+    position = 0
+    while position < len(text):
+        string_start = text.find('"', position)
+        if string_start < 0:
+            string_start = len(text)
+        quoted.write(_INTEGER_KEY.sub(r'\1"\2"\3', text[position:string_start]))
+        position = _string_end(text, string_start + 1)
+        quoted.write(text[string_start:position])
+    return quoted.getvalue()
+
+
+def _string_end(text: str, start: int) -> int:
+    """The position behind the quote that ends a string, or behind the text."""
+    while True:
+        end = text.find('"', start)
+        if end < 0:
+            return len(text)
+        piece = text[start:end]
+        if (len(piece) - len(piece.rstrip("\\"))) % 2 == 0:
+            return end + 1
+        start = end + 1  # this quote was escaped
 
 
 def _check_nesting(text: str, path: str) -> None:
-    depth = deepest = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
-    if deepest > _MAX_NESTING:
-        raise CorruptConfigError("nested too deeply", path, found=deepest, expected=_MAX_NESTING)
+    depth = 0
+    for bracket in re.finditer(r"[\[\]{}]", text):
+        depth += 1 if bracket.group() in "[{" else -1
+        if depth > _MAX_NESTING:
+            raise CorruptConfigError(
+                "nested too deeply", path, bracket.start(), depth, f"at most {_MAX_NESTING}"
+            )
 
 
 def _read_json(access: FileAccess, path: str, limits: Limits) -> tuple[str, Json]:
