@@ -40,9 +40,9 @@ def committed_end(access: FileAccess, path: str) -> int | None:
         )[0]
     except (SegmentExpiredError, TruncatedFileError):
         return None
-    if unit["magic"] != layout.DLEDGER_MAGIC or unit["index"] != committed:
-        return None
-    return int(unit["position"]) + int(unit["size"])
+    position, size = int(unit["position"]), int(unit["size"])
+    is_sound = unit["magic"] == layout.DLEDGER_MAGIC and unit["index"] == committed
+    return position + size if is_sound and position >= 0 and size > 0 else None
 
 
 def _committed_index(access: FileAccess, path: str) -> int | None:
