@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from rmqlog.commitlog_format.errors import MessageNotFoundError
+from rmqlog.commitlog_format.errors import CorruptQueueError, MessageNotFoundError
 from rmqlog.commitlog_format.layout import BATCH_CONSUME_QUEUE_UNIT
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
 from rmqlog.commitlog_format.segment import FileQueue
@@ -32,7 +32,14 @@ class BatchConsumeQueue(UnitQueue):
             return 0, 0
         last = self.unit(end - 1)
         max_offset = int(last["base_offset"]) + int(last["batch_count"])
-        return (int(self.unit(start)["base_offset"]) if start < end else max_offset), max_offset
+        min_offset = int(self.unit(start)["base_offset"]) if start < end else max_offset
+        if not 0 <= min_offset <= max_offset < 2**63:
+            raise CorruptQueueError(
+                "the first and the last unit of a batch queue cannot both be true",
+                self.files.files[0].path, found=f"queue offsets {min_offset} to {max_offset}",
+                expected="ascending ones",
+            )
+        return min_offset, max_offset
 
     def find(self, queue_offset: int, start: int, end: int) -> int:
         """The index of the unit in ``[start, end)`` that holds a queue offset."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from rmqlog.commitlog_format.commit_log import CommitLog
+from rmqlog.commitlog_format.errors import MessageNotFoundError
 from rmqlog.commitlog_format.queue_view import QueueView
 
 
@@ -19,7 +20,12 @@ def first_stored_at(
     """
 
     def is_stored_later(queue_offset: int) -> bool:
-        unit = next(view.scan(queue_offset, queue_offset + 1))
+        unit = next(view.scan(queue_offset, queue_offset + 1), None)
+        if unit is None:
+            raise MessageNotFoundError(
+                "no unit of the queue holds this queue offset", found=queue_offset,
+                expected=f"{view.topic!r} queue {view.queue_id} without holes",
+            )
         return log.record(int(unit.offsets[0])).store_timestamp >= timestamp_ms
 
     return start + bisect_left(range(start, stop), True, key=is_stored_later)
