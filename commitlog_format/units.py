@@ -42,18 +42,24 @@ class Units:
         )
 
     def slices(self, count_max: int, size_max: int) -> Iterator[Units]:
-        """The units in runs of at most ``count_max`` units and ``size_max`` record bytes.
+        """The units in runs of at most ``count_max`` messages and ``size_max`` record bytes.
 
-        A unit that is larger than ``size_max`` is a run of its own.
+        A unit that is larger than that is a run of its own.
         """
-        ends = np.cumsum(self.sizes)
+        counts = np.ones(len(self), np.int64) if self.counts is None else self.counts
+        bounds = ((np.cumsum(counts), count_max), (np.cumsum(self.sizes), size_max))
         first = 0
         while first < len(self):
-            before = int(ends[first - 1]) if first else 0
-            stop = int(np.searchsorted(ends, before + size_max, side="right"))
-            stop = min(max(stop, first + 1), first + count_max, len(self))
+            stop = min(_last_within(ends, first, limit) for ends, limit in bounds)
+            stop = max(stop, first + 1)
             yield self.take(slice(first, stop))
             first = stop
+
+
+def _last_within(ends: NDArray[np.int64], first: int, limit: int) -> int:
+    """The end of the longest run from ``first`` on whose sum is within a limit."""
+    before = int(ends[first - 1]) if first else 0
+    return int(np.searchsorted(ends, before + limit, side="right"))
 
 
 def concatenate(parts: Sequence[Units]) -> Units:
