@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
-from rmqlog.commitlog_format.inner_batch import is_inner_batch
+from rmqlog.commitlog_format.errors import CorruptRecordError
 from rmqlog.commitlog_format.log_walk import LogWalk
 from rmqlog.commitlog_format.message import Message
 from rmqlog.commitlog_format.records import RecordDecoder
@@ -40,7 +40,7 @@ def tail_units(
         for key, units in _units_of_run(log, run):
             parts.setdefault(key, []).append(units)
     return {
-        key: _placed(_in_log_order(concatenate(found)), next_offset(key))
+        key: _placed(log, _in_log_order(concatenate(found)), next_offset(key))
         for key, found in parts.items()
     }
 
@@ -64,7 +64,7 @@ def units_of_records(log: CommitLog, batch: pa.RecordBatch) -> dict[QueueKey, Un
         parts.setdefault(key, []).append(units)
     offsets = batch["commitLogOffset"].to_numpy()
     for offset in offsets[visible & is_batch].tolist():
-        key, units = _batch_unit(log.message(offset, check_crc=False))
+        key, units = _batch_unit(log, log.message(offset, check_crc=False))
         parts.setdefault(key, []).append(units)
     return {key: _in_log_order(concatenate(found)) for key, found in parts.items()}
 
@@ -96,10 +96,15 @@ def _simple_units(batch: pa.RecordBatch) -> Iterator[tuple[QueueKey, Units]]:
         )
 
 
-def _batch_unit(message: Message) -> tuple[QueueKey, Units]:
-    assert is_inner_batch(message.sys_flag)
+def _batch_unit(log: CommitLog, message: Message) -> tuple[QueueKey, Units]:
     base = _whole_number(message.properties.get(layout.PROPERTY_INNER_BASE), message.queue_offset)
     count = _whole_number(message.properties.get(layout.PROPERTY_INNER_COUNT), 1)
+    if not 0 < count <= log.limits.inner_batch_count:
+        offset = message.commit_log_offset
+        raise CorruptRecordError(
+            "INNER_NUM is no number of messages", log.path_of(offset), offset, count,
+            f"1 to {log.limits.inner_batch_count}",
+        )
     key = QueueKey(message.topic, message.queue_id)
     return key, _one_unit(message, base, np.array([count], np.int64))
 
@@ -134,15 +139,17 @@ def _in_log_order(units: Units) -> Units:
     return units.take(np.argsort(units.offsets, kind="stable"))
 
 
-def _placed(units: Units, next_offset: int | None) -> Units:
+def _placed(log: CommitLog, units: Units, next_offset: int | None) -> Units:
     """The units at the places where a broker would put them.
 
     It appends to the queue whatever the record says: a record below the queue's end is taken
     for a repeated one, a record above it lands at the end all the same (and is logged).
     """
-    if units.counts is not None:
-        return units
     place = int(units.queue_offsets[0]) if next_offset is None else next_offset
+    if units.counts is not None:
+        return _checked_batches(log, units, place)
+    if place + len(units) >= 2**63:
+        raise _unplaceable(log, int(units.offsets[0]), place, f"at most {2**63 - 1 - len(units)}")
     expected = np.arange(place, place + len(units), dtype=np.int64)
     if np.array_equal(units.queue_offsets, expected):
         return units
@@ -153,6 +160,24 @@ def _placed(units: Units, next_offset: int | None) -> Units:
     kept = units.take(np.array(rows, np.int64))
     places = np.arange(place, place + len(rows), dtype=np.int64)
     return Units(places, kept.offsets, kept.sizes, kept.tags_codes)
+
+
+def _checked_batches(log: CommitLog, units: Units, place: int) -> Units:
+    """Units of inner batches, which follow one another in the queue as in the log."""
+    for queue_offset, count, offset in zip(
+        units.queue_offsets.tolist(), units.counts.tolist(), units.offsets.tolist(), strict=True
+    ):
+        if not place <= queue_offset < 2**63 - count:
+            raise _unplaceable(log, offset, queue_offset, f"at least {place}")
+        place = queue_offset + count
+    return units
+
+
+def _unplaceable(log: CommitLog, offset: int, found: int, expected: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        "the record's queue offset has no place in its queue", log.path_of(offset), offset,
+        found, expected,
+    )
 
 
 def _whole_number(text: str | None, default: int) -> int:
