@@ -108,23 +108,22 @@ class MessageReader:
             return
         for part in units.slices(BATCH_ROW_COUNT, BATCH_SIZE):
             for run, run_units in self._runs(part):
-                batch = self._queue_batch(key, run, run_units, start, stop)
-                if batch.num_rows:
-                    yield batch
+                yield from self._queue_batches(key, run, run_units, start, stop)
 
     def read_run(
         self, run: RecordRun, keep: Callable[[pa.RecordBatch], NDArray[np.bool_]] | None = None
-    ) -> pa.RecordBatch:
+    ) -> Iterator[pa.RecordBatch]:
         """The messages of a run of the log, inner batches expanded.
 
         ``keep`` may choose records by their topic, queue and flags.
         """
-        decoded = self._decode(run)
-        if keep is not None:
-            decoded = decoded.filter(pa.array(keep(decoded)))
-        if _has_inner_batch(decoded):
-            return self._expanded(decoded["commitLogOffset"].to_pylist(), run.window.path)
-        return self._finish(decoded, None)
+        for _, decoded in self._decode(run):
+            if keep is not None:
+                decoded = decoded.filter(pa.array(keep(decoded)))
+            if _has_inner_batch(decoded):
+                yield from self._expanded(decoded["commitLogOffset"].to_pylist(), run.window.path)
+            elif decoded.num_rows:
+                yield self._finish(decoded, None)
 
     def _runs(self, units: Units) -> Iterator[tuple[RecordRun, Units]]:
         """Windows over the units' records; files that are gone are skipped if so asked."""
@@ -161,36 +160,58 @@ class MessageReader:
         self.report.note(error)
         return count
 
-    def _queue_batch(
+    def _queue_batches(
         self, key: QueueKey, run: RecordRun, units: Units, start: int | None, stop: int | None
-    ) -> pa.RecordBatch:
-        decoded = self._decode(run, units.sizes)
-        if decoded.num_rows != len(units):
-            kept = np.isin(units.offsets, decoded["commitLogOffset"].to_numpy())
-            units = units.take(kept)
-        foreign = self._foreign(key, decoded)
-        if foreign.any():
-            decoded, units = self._without_foreign(key, decoded, units, foreign, run.window.path)
-        if _has_inner_batch(decoded):
-            return self._expanded(
-                decoded["commitLogOffset"].to_pylist(), run.window.path, units, start, stop
-            )
-        return self._finish(decoded, units)
+    ) -> Iterator[pa.RecordBatch]:
+        path = run.window.path
+        for rows, decoded in self._decode(run, units.sizes):
+            own = units.take(rows)
+            foreign = self._foreign(key, decoded)
+            if foreign.any():
+                decoded, own = self._without_foreign(key, decoded, own, foreign, path)
+            if _has_inner_batch(decoded):
+                yield from self._expanded(
+                    decoded["commitLogOffset"].to_pylist(), path, own, start, stop
+                )
+            elif decoded.num_rows:
+                yield self._finish(decoded, own)
 
-    def _decode(self, run: RecordRun, sizes: NDArray[np.int64] | None = None) -> pa.RecordBatch:
-        window, path = run.window, run.window.path
+    def _decode(
+        self, run: RecordRun, sizes: NDArray[np.int64] | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], pa.RecordBatch]]:
+        """The sound records of a run: their rows in it, and their columns.
+
+        In one batch, unless compressed bodies are too much for one.
+        """
+        rows = np.arange(len(run.offsets))
+        done = 0
         try:
-            return self._decoder.decode(window.data, window.start, run.offsets, path=path,
-                                        sizes=sizes)
+            for batch in self._decode_rows(run, sizes, rows):
+                yield rows[done : done + batch.num_rows], batch
+                done += batch.num_rows
+            return
         except CorruptRecordError as error:
             if not self.policy.drop_malformed:
                 raise
             self.report.note(error)
-        bad = self._decoder.find_malformed(window.data, window.start, run.offsets, sizes=sizes)
+        rest = rows[done:]
+        bad = self._decoder.find_malformed(
+            run.window.data, run.window.start, run.offsets[rest],
+            sizes=None if sizes is None else sizes[rest],
+        )
         self.report.malformed_count += int(bad.sum())
-        return self._decoder.decode(
-            window.data, window.start, run.offsets[~bad], path=path,
-            sizes=None if sizes is None else sizes[~bad],
+        rest, done = rest[~bad], 0
+        for batch in self._decode_rows(run, sizes, rest):
+            yield rest[done : done + batch.num_rows], batch
+            done += batch.num_rows
+
+    def _decode_rows(
+        self, run: RecordRun, sizes: NDArray[np.int64] | None, rows: NDArray[np.int64]
+    ) -> Iterator[pa.RecordBatch]:
+        window = run.window
+        return self._decoder.decode_batches(
+            window.data, window.start, run.offsets[rows], path=window.path,
+            sizes=None if sizes is None else sizes[rows],
         )
 
     def _foreign(self, key: QueueKey, decoded: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -200,7 +221,10 @@ class MessageReader:
         )
         foreign: NDArray[np.bool_] = ~same.to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(foreign).tolist():
-            message = self.log.message(decoded["commitLogOffset"][row].as_py(), check_crc=False)
+            try:
+                message = self.log.message(decoded["commitLogOffset"][row].as_py(), check_crc=False)
+            except CorruptRecordError:  # whatever it is, it does not belong here
+                continue
             foreign[row] = key.topic not in dispatched_names(message)
         return foreign
 
@@ -266,25 +290,31 @@ class MessageReader:
     def _expanded(
         self, offsets: Sequence[int], path: str, units: Units | None = None,
         start: int | None = None, stop: int | None = None,
-    ) -> pa.RecordBatch:
-        """Message by message, inner batches unpacked: such records are rare and small."""
+    ) -> Iterator[pa.RecordBatch]:
+        """Message by message, inner batches unpacked: such records are rare and small.
+
+        A few bytes can unpack to very many messages: no more are held than a batch has.
+        """
+        low, high = _bounds(start, stop) if units is not None else _bounds(None, None)
         messages: list[Message] = []
+        size = 0
         for offset in offsets:
             try:
                 message = self.log.message(offset, check_crc=self.policy.check_crc)
-                messages += expand(message, path=path, limits=self.log.limits)
+                inner = expand(message, path=path, limits=self.log.limits)
             except CorruptRecordError as error:
                 if not self.policy.drop_malformed:
                     raise
                 self.report.malformed_count += 1
                 self.report.note(error)
-        if units is not None:
-            messages = [
-                message for message in messages
-                if (start is None or message.queue_offset >= start)
-                and (stop is None or message.queue_offset < stop)
-            ]
-        return messages_to_batch(messages, self.columns, self.broker_name)
+                continue
+            messages += [each for each in inner if low <= each.queue_offset < high]
+            size += len(message.body)
+            if len(messages) >= BATCH_ROW_COUNT or size >= BATCH_SIZE:
+                yield messages_to_batch(messages, self.columns, self.broker_name)
+                messages, size = [], 0
+        if messages:
+            yield messages_to_batch(messages, self.columns, self.broker_name)
 
 
 def dispatched_names(message: Message) -> list[str]:
@@ -341,6 +371,10 @@ def _has_inner_batch(decoded: pa.RecordBatch) -> bool:
 def _between(
     values: NDArray[np.int64], start: int | None, stop: int | None
 ) -> NDArray[np.bool_]:
-    low = -1 if start is None else start
-    high = 2**63 - 1 if stop is None else stop
+    low, high = _bounds(start, stop)
     return (values >= low) & (values < high)
+
+
+def _bounds(start: int | None, stop: int | None) -> tuple[int, int]:
+    """Two bounds of queue offsets, where there is none one that excludes nothing."""
+    return -(2**63) if start is None else start, 2**63 - 1 if stop is None else stop

@@ -16,6 +16,7 @@ from rmqlog.commitlog_format.commit_log import open_commit_log
 from rmqlog.commitlog_format.config_files import ConfigFiles, read_config_files
 from rmqlog.commitlog_format.dledger import committed_end
 from rmqlog.commitlog_format.errors import (
+    CorruptRecordError,
     MessageNotFoundError,
     TopicNotFoundError,
 )
@@ -296,11 +297,12 @@ class Store:
         end = self.end if stop is None else min(stop, self.end)
         walk = LogWalk(self.log, position, end)
         for run in walk:
-            batch = reader.read_run(run)
-            if batch.num_rows:
-                yield batch
-        if walk.end.offset < end and walk.end.reason is not None:
-            raise walk.end.reason
+            yield from reader.read_run(run)
+        if walk.end.offset < end:
+            raise walk.end.reason or CorruptRecordError(
+                "unused space in the middle of the log", self.log.path_of(walk.end.offset),
+                walk.end.offset, expected=f"records up to {end}",
+            )
 
     def message_at(self, commit_log_offset: int, *, check_crc: bool = True) -> Message:
         """The message at a physical offset."""

@@ -119,7 +119,7 @@ class PieceReader:
             if not inside.all():
                 run = RecordRun(run.window, run.offsets[inside], run.sizes[inside])
             if len(run.offsets):
-                yield reader.read_run(run, keep)
+                yield from reader.read_run(run, keep)
         self._check_end(reader, walk, piece)
 
     def _check_end(self, reader: MessageReader, walk: LogWalk, piece: LogSlice) -> None:
