@@ -20,6 +20,7 @@ from rmqlog.commitlog_format.log_walk import LogWalk
 from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.segment import check_contiguous
 from rmqlog.commitlog_format.store import Store
+from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.commitlog_format.tail import UNIT_SOURCE_COLUMNS
 from rmqlog.commitlog_format.verify_index import IndexCheck
 from rmqlog.commitlog_format.verify_queues import QueueChecks
@@ -210,11 +211,10 @@ def _check_config(store: Store) -> Iterator[Finding]:
         )
     for (topic, group), offsets in config.consumer_offsets.items():
         for queue_id, offset in offsets.items():
-            view = next((view for key, view in store.queues.items()
-                         if key.topic == topic and key.queue_id == queue_id), None)
-            if view is not None and offset > view.max_offset:
+            queue = store.queues.get(QueueKey(topic, queue_id))
+            if queue is not None and offset > queue.max_offset:
                 yield Finding(
                     Severity.WARNING, "config",
                     f"group {group!r} is ahead of {topic!r} queue {queue_id}: "
-                    f"offset {offset}, the queue ends at {view.max_offset}",
+                    f"offset {offset}, the queue ends at {queue.max_offset}",
                 )
