@@ -112,8 +112,11 @@ os.register_at_fork(after_in_child=_forget_all_in_child)
 
 
 def _holder(store_path: str, lock_path: str) -> str:
-    """Who holds the lock, in words; "" when nothing tells."""
-    return _our_owner(store_path) or _lock_table_holder(lock_path) or _live_broker(store_path)
+    """Who holds the lock, in words; "" when nothing tells.
+
+    The kernel's word counts first: our note may be left from a writer that has closed.
+    """
+    return _lock_table_holder(lock_path) or _our_owner(store_path) or _live_broker(store_path)
 
 
 def _our_owner(store_path: str) -> str:
