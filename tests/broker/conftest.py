@@ -14,9 +14,11 @@ reason. A broker that loses messages still exits 0: compare every row and every 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from broker.java_driver import JavaDriver, Settings
@@ -26,6 +28,7 @@ from broker.real_broker import RealBroker
 pytest.register_assert_rewrite("broker.message_rows")
 
 StartBroker = Callable[..., RealBroker]
+T = TypeVar("T")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -86,6 +89,20 @@ def line(request: pytest.FixtureRequest) -> Line:
     """Each of the two lines in turn."""
     chosen: Line = request.param
     return chosen
+
+
+@pytest.fixture(scope="session")
+def for_both_lines() -> Callable[[Callable[[Line], T]], dict[Line, Future[T]]]:
+    """A function that does something for both lines at once, and waits for both.
+
+    The life of a broker is mostly waiting: for its boot, its timers and its stop.
+    """
+
+    def run(work: Callable[[Line], T]) -> dict[Line, Future[T]]:
+        with ThreadPoolExecutor(2) as pool:
+            return {line: pool.submit(work, line) for line in (LINE_5, LINE_4)}
+
+    return run
 
 
 @pytest.fixture

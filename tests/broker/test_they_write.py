@@ -11,13 +11,14 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from broker.java_driver import JavaDriver
-from broker.java_toolchain import LINE_4, LINE_5, Line
+from broker.java_toolchain import Line
 from broker.message_rows import (
     QueueRows,
     arrow_rows,
@@ -69,19 +70,35 @@ class History:
     killed_opened: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=[LINE_5, LINE_4], ids=lambda line: line.version)
-def history(
-    request: pytest.FixtureRequest,
+@pytest.fixture(scope="module")
+def histories(
+    for_both_lines: Callable[[Callable[[Line], History]], dict[Line, Future[History]]],
     module_broker: Callable[..., RealBroker],
     java_driver: Callable[[Line], JavaDriver],
     tmp_path_factory: pytest.TempPathFactory,
+) -> dict[Line, Future[History]]:
+    """The life of one store of each line."""
+    return for_both_lines(
+        lambda line: live_through(
+            *(line, module_broker, java_driver(line)),
+            tmp_path_factory.mktemp(f"history-{line.version}"),
+        )
+    )
+
+
+@pytest.fixture
+def history(histories: dict[Line, Future[History]], line: Line) -> History:
+    """The life of the store of one line."""
+    return histories[line].result()
+
+
+def live_through(
+    line: Line, start_broker: Callable[..., RealBroker], driver: JavaDriver, root: Path
 ) -> History:
-    """The life of one store, of each line."""
-    line: Line = request.param
-    root = tmp_path_factory.mktemp(f"history-{line.version}")
+    """Write with a broker of a line, and look at every stage."""
     store = root / "store"
     seen: dict[str, Any] = {}
-    first = module_broker(line, store)
+    first = start_broker(line, store)
 
     seen["answers"] = send_everything(first)
     seen["pulled"] = first.pull(PULLED)
@@ -97,7 +114,7 @@ def history(
     first.stop()
     seen["clean_store"] = Path(shutil.copytree(store, root / "clean"))
 
-    second = module_broker(line, store, IPV6_LOOPBACK)
+    second = start_broker(line, store, IPV6_LOOPBACK)
     with stream(second, [message("orders", 1, b"killed", keys="last")] * 500, chunk=20):
         time.sleep(1.0)
         second.kill()
@@ -107,7 +124,7 @@ def history(
         shutil.copytree(seen[name], root / f"{name}-judged")
         for name in ("clean_store", "killed_store")
     ]
-    seen["clean_opened"], seen["killed_opened"] = java_driver(line).open_stores(
+    seen["clean_opened"], seen["killed_opened"] = driver.open_stores(
         [Path(path) for path in judged], first.store_settings, messages=True, keys=KEYS
     )
     return History(**seen)

@@ -55,6 +55,7 @@ final class Transactions {
             producer.setNamesrvAddr(nameServer);
             producer.setInstanceName(UUID.randomUUID().toString());
             producer.setSendMsgTimeout(20_000);
+            producer.setHeartbeatBrokerInterval(1_000);
             producer.setTransactionListener(new Outcomes());
             producer.start();
             PRODUCERS.put(nameServer, producer);
@@ -89,7 +90,9 @@ final class Transactions {
 
     /** The uniq keys of the transactions that the broker has asked about so far. */
     private static JsonElement checked(JsonObject request) throws MQClientException {
-        producer(request); // registers with the broker, which then knows whom to ask
+        // A producer registers with the brokers of the topics that it knows.
+        producer(request).getDefaultMQProducerImpl().getmQClientFactory()
+            .updateTopicRouteInfoFromNameServer(request.get("topic").getAsString());
         JsonArray uniqKeys = new JsonArray();
         synchronized (CHECKED) {
             CHECKED.forEach(uniqKeys::add);
