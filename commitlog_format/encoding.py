@@ -110,9 +110,10 @@ def put_values(
         long = sizes > _WINDOW_SIZE_MAX
         _put_one_by_one(target, positions[long], column[long])
         positions, column, sizes = positions[~long], column[~long], sizes[~long]
+        largest = int(sizes.max(initial=0))
     exponents = _EXPONENTS[sizes]
-    first = _EXPONENTS[min(max(smallest, 1), _WINDOW_SIZE_MAX)]
-    for exponent in range(first, _EXPONENTS[-1] + 1):
+    lowest = _EXPONENTS[min(max(smallest, 1), _WINDOW_SIZE_MAX)]
+    for exponent in range(lowest, _EXPONENTS[largest] + 1):
         rows = np.flatnonzero(exponents == exponent)
         if not len(rows):
             continue

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.encoding import ByteColumn
 from rmqlog.commitlog_format.hashing import index_hashes
 from rmqlog.commitlog_format.layout import (
     BATCH_CONSUME_QUEUE_UNIT,
@@ -166,8 +167,8 @@ def index_entries(
         (key_rows, tokens, ""),
     ]
     if index_tags:
-        tag_rows = np.flatnonzero(_non_empty(batch.tags))
-        columns.append((tag_rows, batch.tags.take(pa.array(tag_rows)), _TAG_TOPIC_SUFFIX))
+        tag_rows = _non_empty_rows(batch.tags)
+        columns.append((tag_rows, _take(batch.tags, tag_rows), _TAG_TOPIC_SUFFIX))
     hashes = [_hashes(topics, rows, texts, suffix) for rows, texts, suffix in columns]
     return _in_row_order([rows for rows, _, _ in columns], hashes, len(batch))
 
@@ -220,23 +221,31 @@ def _present_rows(texts: pa.StringArray) -> NDArray[np.int64]:
     return np.flatnonzero(np.asarray(texts.is_valid()))
 
 
-def _non_empty(texts: pa.StringArray) -> NDArray[np.bool_]:
-    lengths = pc.fill_null(pc.binary_length(texts), 0)
-    return np.asarray(lengths) > 0
+def _non_empty_rows(texts: pa.StringArray) -> NDArray[np.int64]:
+    return np.flatnonzero(ByteColumn.from_arrow(texts).sizes)
 
 
 def _key_tokens(keys: pa.StringArray) -> tuple[NDArray[np.int64], pa.StringArray]:
     """The tokens of KEYS that are not empty, and the row of each; duplicates stay."""
-    rows = np.flatnonzero(_non_empty(keys))
-    present = keys if len(rows) == len(keys) else keys.take(pa.array(rows))
+    rows = _non_empty_rows(keys)
+    present = _take(keys, rows)
     if not _contains_separator(present):
         return rows, present
     lists = pc.split_pattern(present, layout.KEY_SEPARATOR)
     tokens = lists.flatten()
     token_rows = rows[np.asarray(pc.list_parent_indices(lists))]
-    kept = np.flatnonzero(_non_empty(tokens))
-    return token_rows[kept], tokens.take(pa.array(kept))
+    kept = _non_empty_rows(tokens)
+    return token_rows[kept], _take(tokens, kept)
+
+
+def _take(texts: pa.StringArray, rows: NDArray[np.int64]) -> pa.StringArray:
+    """Some of the rows, ascending; all of them cost nothing."""
+    return texts if len(rows) == len(texts) else texts.take(pa.array(rows))
 
 
 def _contains_separator(texts: pa.StringArray) -> bool:
-    return bool(pc.any(pc.match_substring(texts, layout.KEY_SEPARATOR)).as_py())
+    column = ByteColumn.from_arrow(texts)
+    if not len(column):
+        return False
+    first, last = int(column.starts[0]), int(column.starts[-1] + column.sizes[-1])
+    return bool((column.data[first:last] == ord(layout.KEY_SEPARATOR)).any())

@@ -29,6 +29,7 @@ class UnitFiles:
         self.end = end
         self.flushed = end
         self._last: MappedFile | None = None
+        self._last_start = -1
 
     def start_at(self, position: int) -> None:
         """Begin an empty queue at the start of a file that is not the first one."""
@@ -48,10 +49,9 @@ class UnitFiles:
     def _file(self) -> tuple[MappedFile, int]:
         """The file that holds ``end``, and where in it."""
         position = self.end % self.file_size
-        start = self.end - position
-        path = f"{self.directory}/{offset_name(start)}"
-        if self._last is None or self._last.path != path:
-            self._last = self._open(path)
+        if self._last is None or self._last_start != self.end - position:
+            self._last_start = self.end - position
+            self._last = self._open(f"{self.directory}/{offset_name(self._last_start)}")
         return self._last, position
 
     def _open(self, path: str) -> MappedFile:

@@ -62,6 +62,8 @@ def _batches(
     )
     for columns in decoded:
         batch = _dispatch_batch(columns)
+        if settings.delay_levels_ms != layout.DELAY_LEVELS_MS:
+            batch = replace(batch, tags_code=_tags_codes(log, batch, settings))
         if (batch.sys_flag & int(SysFlag.INNER_BATCH)).any():
             batch = replace(batch, batch_count=_batch_counts(log, batch))
         if settings.enableMultiDispatch and settings.enableLmq and _mentions_lmq(run):
@@ -89,6 +91,21 @@ def _dispatch_batch(columns: pa.RecordBatch) -> DispatchBatch:
         keys=columns["keys"],
         tags=columns["tags"],
     )
+
+
+def _tags_codes(
+    log: CommitLog, batch: DispatchBatch, settings: StoreSettings
+) -> NDArray[np.int64]:
+    """The tags codes where the levels are not the default ones: due times are other ones then."""
+    codes = batch.tags_code.copy()
+    scheduled = [key.topic == layout.SCHEDULE_TOPIC for key in batch.queues]
+    for row in np.flatnonzero(np.array(scheduled)[batch.queue_codes]).tolist():
+        message = log.message(int(batch.physical_offset[row]), check_crc=False)
+        text = message.properties.get(layout.PROPERTY_DELAY, "")
+        level = min(int(text), len(settings.delay_levels_ms)) if text.isdigit() else 0
+        if level > 0:
+            codes[row] = message.store_timestamp_ms + settings.delay_levels_ms[level - 1]
+    return codes
 
 
 def _mentions_lmq(run: RecordRun) -> bool:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class StoreSettings:
             )
         self.delay_levels_ms  # noqa: B018 - raises for a text that cannot be parsed
 
-    @property
+    @cached_property
     def delay_levels_ms(self) -> tuple[int, ...]:
         """How long each delay level waits; level 1 is the first."""
         levels = []

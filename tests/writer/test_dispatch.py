@@ -138,6 +138,17 @@ def test_appends_and_a_rebuild_of_their_log_give_the_same_files(tmp_path: Path) 
     assert [content for _, content in files_below(tmp_path, "index")] == index
 
 
+def test_a_rebuild_follows_the_delay_levels_of_the_settings(tmp_path: Path) -> None:
+    settings = SMALL.with_changes(messageDelayLevel="2s 1d")
+    with open_writer(tmp_path, settings) as writer:
+        writer.append(batch(6, delayLevel=[1, 2, 0] * 2))
+    appended = dict(files_below(tmp_path, "consumequeue"))
+
+    rebuild(tmp_path, settings)
+
+    assert dict(files_below(tmp_path, "consumequeue")) == appended
+
+
 def dispatch_batch(
     uniq_keys: list[str | None], keys: list[str | None], tags: list[str | None], topics: list[str]
 ) -> DispatchBatch:
