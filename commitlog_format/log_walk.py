@@ -160,12 +160,15 @@ def _follow_records(data: memoryview, stop: int) -> tuple[list[int], int]:
     position = 0
     size_limit = len(data)
     last = min(stop, size_limit - PREFIX.size + 1)
-    while position < last and len(positions) < RUN_RECORD_COUNT:
+    for _ in range(RUN_RECORD_COUNT):
+        if position >= last:
+            break
         size, magic = unpack(data, position)
-        if (magic != v1 and magic != v2) or size < smallest or position + size > size_limit:
+        end = position + size
+        if (magic != v1 and magic != v2) or size < smallest or end > size_limit:
             break
         append(position)
-        position += size
+        position = end
     return positions, position
 
 
