@@ -1,0 +1,70 @@
+"""The command ``rmqlog``: every command with its examples, and what they share."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+import typer
+
+from rmqlog import __version__
+from rmqlog.commands import overview
+from rmqlog.commands.guard import guarded
+from rmqlog.commands.output import print_line
+from rmqlog.commands.parameters import examples
+
+app = typer.Typer(
+    name="rmqlog",
+    help="Read, check, repair and export RocketMQ's message store, without a broker.",
+    epilog="Exit codes: 0 fine; 1 damage, or nothing found; 2 wrong usage; 3 the store cannot be "
+    "read or written; 4 this machine lacks something (rmqlog doctor); 130 interrupted.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+
+
+@app.callback()
+def _options(
+    _version: bool = typer.Option(
+        False, "--version", help="Show the version and stop.", is_eager=True,
+        callback=lambda wanted: _show_version() if wanted else None,
+    ),
+) -> None:
+    """Read, check, repair and export RocketMQ's message store, without a broker."""
+
+
+def _show_version() -> None:
+    print_line(f"rmqlog {__version__}")
+    raise typer.Exit
+
+
+def _add(command: Callable[..., None], *lines: str, name: str | None = None) -> None:
+    """Add a command, its errors guarded, with examples at the end of its help."""
+    app.command(name or command.__name__, epilog=examples(*lines))(guarded(command))
+
+
+_add(overview.info,
+     "rmqlog info /data/store",
+     "rmqlog info /data/store --conf broker.conf --tz Asia/Shanghai",
+     "rmqlog info /data/store --commit-log /a/commitlog --commit-log /b/commitlog")
+_add(overview.topics,
+     "rmqlog topics /data/store",
+     "rmqlog topics /data/store --json | jq -r .topic")
+_add(overview.queues,
+     "rmqlog queues /data/store",
+     "rmqlog queues /data/store orders")
+_add(overview.groups,
+     "rmqlog groups /data/store",
+     "rmqlog groups /data/store billing --json")
+
+
+def main() -> None:
+    """Run the command line."""
+    logging.getLogger("rmqlog").addHandler(logging.NullHandler())
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+    app(prog_name="rmqlog")
