@@ -207,9 +207,13 @@ def file_sizes(path: str, access: FileAccess) -> dict[str, int]:
     log_size = _first_file_size(access, f"{path}/{layout.COMMIT_LOG_DIRECTORY}")
     if log_size:
         found["mappedFileSizeCommitLog"] = log_size
-    queue_size = _queue_file_size(access, f"{path}/{layout.CONSUME_QUEUE_DIRECTORY}")
-    if queue_size:
-        found["mappedFileSizeConsumeQueue"] = queue_size
+    for name, directory in (
+        ("mappedFileSizeConsumeQueue", layout.CONSUME_QUEUE_DIRECTORY),
+        ("mapperFileSizeBatchConsumeQueue", layout.BATCH_CONSUME_QUEUE_DIRECTORY),
+    ):
+        queue_size = _queue_file_size(access, f"{path}/{directory}")
+        if queue_size:
+            found[name] = queue_size
     index_size = _index_file_size(path, access)
     if index_size:
         slots = (index_size - layout.INDEX_HEADER.itemsize) // layout.INDEX_BYTES_PER_SLOT

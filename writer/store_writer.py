@@ -144,8 +144,8 @@ class StoreWriter:
         self._checkpoint_file = CheckpointFile(
             self._posix, f"{self.path}/{layout.CHECKPOINT_FILE}"
         )
-        last_timestamp = self._catch_up(self.recovery)
         self._dispatch_thread: DispatchThread | None = None
+        last_timestamp = self._catch_up(self.recovery)
         if self._dispatch_in_background:
             self._dispatch_thread = DispatchThread(self._dispatcher)
         host = parse_host(settings.store_host)
@@ -170,17 +170,25 @@ class StoreWriter:
 
     def _catch_up(self, report: RecoveryReport) -> int:
         """Dispatch what the queues lack; the time of the last message in the log."""
-        last = max(
-            self._checkpoint.physic_msg_timestamp, self._checkpoint.logics_msg_timestamp
-        )
+        log = self._read_log()
+        last = self._last_timestamp(log, report)
         if report.dispatch_start >= report.log_end:
             return last
-        log = self._read_log()
         count, _ = dispatch_log(
             log, report.dispatch_start, report.log_end, self._dispatcher, self.settings
         )
         logger.info("%s: dispatched %d messages that the queues lacked", self.path, count)
         return max(last, self._dispatcher.last_timestamp)
+
+    def _last_timestamp(self, log: CommitLog, report: RecoveryReport) -> int:
+        """The store time of the last message that has a queue unit; the checkpoint may be older."""
+        if not report.queues:
+            return 0
+        key, end = max(report.queues.items(), key=lambda item: item[1].max_physical_offset)
+        if not log.start < end.max_physical_offset <= report.log_end:
+            return 0
+        unit = self._read_queue(key).unit(end.end // layout.CONSUME_QUEUE_UNIT.itemsize - 1)
+        return log.record(int(unit["commit_log_offset"])).store_timestamp
 
     def _read_log(self) -> CommitLog:
         """The log up to what is written now."""

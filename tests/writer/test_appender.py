@@ -151,6 +151,17 @@ def test_store_times_never_go_back_although_the_clock_does(tmp_path: Path) -> No
     assert stored == sorted(stored)
 
 
+def test_store_times_go_on_behind_the_last_message_even_without_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    with open_writer(tmp_path, now_ms=Clock(START_MS + 60_000)) as writer:
+        writer.append(batch(3))
+    (tmp_path / "checkpoint").unlink()
+
+    with open_writer(tmp_path, now_ms=Clock(START_MS)) as writer:
+        assert writer.append(batch(1)).store_timestamp_ms == START_MS + 60_000
+
+
 def test_an_empty_batch_writes_nothing(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
         result = writer.append(batch(3)[0:0])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from faults import FaultyPosix, Kind, Plan
+from golden_stores import GoldenStore
 from written_stores import SMALL, batch, files_below, open_writer, rows_of
 
 from rmqlog.commitlog_format.checkpoint import read_checkpoint
@@ -308,6 +311,18 @@ def test_a_store_whose_log_lies_elsewhere_is_not_written(tmp_path: Path) -> None
         open_writer(tmp_path)
 
     assert any((tmp_path / "consumequeue").rglob("0*"))
+
+
+def test_a_store_with_batch_queues_is_opened_with_their_file_size(
+    tmp_path: Path, golden_store: Callable[[str], GoldenStore]
+) -> None:
+    shutil.copytree(golden_store("rmq-5.5.0-bcq").path, tmp_path / "store")
+
+    with StoreWriter(tmp_path / "store", background=False) as writer:
+        assert writer.settings.mapperFileSizeBatchConsumeQueue == 920
+        result = writer.append(batch(3))
+
+    assert len(result) == 3
 
 
 def test_topics_with_batch_queues_are_not_appended_to(tmp_path: Path) -> None:
