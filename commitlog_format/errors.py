@@ -9,11 +9,13 @@ from __future__ import annotations
 __all__ = [
     "BatchLimitExceededError",
     "ChecksumError",
+    "CommitFailedError",
     "CommitStateUnknownError",
     "CorruptConfigError",
     "CorruptIndexError",
     "CorruptQueueError",
     "CorruptRecordError",
+    "CorruptStagingError",
     "FileUnavailableError",
     "FlushTimeoutError",
     "InvalidNameError",
@@ -160,6 +162,17 @@ class WriteFailedError(StoreError, OSError):
 
 class CommitStateUnknownError(StoreError, OSError):
     """Raised when a sync failed: what is on disk is unknown until the store is opened again."""
+
+
+class CommitFailedError(StoreError, RuntimeError):
+    """Raised when a batch commit did not happen: nothing of the job is in the store, run it again.
+
+    When it may have happened, :class:`CommitStateUnknownError` says so instead.
+    """
+
+
+class CorruptStagingError(StoreError):
+    """Raised when a staged file is missing, or not what its task has written."""
 
 
 class WriterClosedError(StoreError, RuntimeError):

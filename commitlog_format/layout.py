@@ -27,6 +27,9 @@ RMQLOG_DIRECTORY = "rmqlog"
 #: In it, while a batch commit is under way: JSON whose member says where in the log it starts.
 COMMIT_MANIFEST_FILE = "commit.json"
 COMMIT_MANIFEST_START = "startOffset"
+#: In it too: which batch commits are done, and what tasks have encoded for those to come.
+COMMIT_RECORDS_FILE = "commits.json"
+STAGING_DIRECTORY = "staging"
 #: A DLedger broker keeps its log in ``dledger-<id>/data`` instead of ``commitlog``.
 DLEDGER_DIRECTORY_PREFIX = "dledger-"
 DLEDGER_DATA_DIRECTORY = "data"
@@ -139,6 +142,7 @@ assert RECORD_HEADERS[0x30].itemsize == 112
 
 #: TOTALSIZE and MAGIC, enough to walk a log.
 RECORD_PREFIX = np.dtype([("total_size", ">i4"), ("magic", ">u4")])
+MAGIC_POSITION = 4
 PHYSICAL_OFFSET_POSITION = 28
 SYS_FLAG_POSITION = 36
 #: Topic of one byte, no body, no properties; with the topic length of V1 and IPv4 hosts.
@@ -309,6 +313,27 @@ INDEX_KEY_SEPARATOR = "#"
 INDEX_TAG_PREFIX = "T#"
 #: With the default ratio of four entries a slot, the slot count follows from the file's size.
 INDEX_BYTES_PER_SLOT = INDEX_SLOT.itemsize + 4 * INDEX_ENTRY.itemsize
+
+# --- Staged batches (our own: what a task of a batch write leaves for the commit) -----------
+#
+# Batch after batch: prefix, queues (JSON), rows, hashes of the index entries, records. The
+# commit fills in what the records lack. Never read by another machine: native byte order.
+
+#: Magic, bytes of the queues, rows, hashes, bytes of the records, CRC-32 of all but the prefix.
+STAGED_PREFIX = struct.Struct("<4sIIIQI")
+STAGED_MAGIC = b"rmq1"
+STAGED_ROW = np.dtype(
+    [
+        ("size", "<i4"),  # of the record
+        ("queue_code", "<i4"),  # position in the batch's queues
+        ("sys_flag", "<i4"),
+        ("hash_count", "<i4"),  # index entries
+        ("tags_code", "<i8"),  # if it is a delay, the store time is to be added
+        ("is_delay", "?"),
+        ("is_born_open", "?"),  # the born time is to be the store time
+    ]
+)
+STAGED_HASH = np.dtype("<i4")
 
 # --- checkpoint (StoreCheckpoint.java) ------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +18,9 @@ from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer import rules
 from rmqlog.writer.dispatch import DispatchBatch
 from rmqlog.writer.draft import Draft
-from rmqlog.writer.log_files import LogFiles, Placement
+from rmqlog.writer.log_files import LogFiles
+from rmqlog.writer.placement import Placement, physical_offsets, place_records
 from rmqlog.writer.settings import StoreSettings
-
-#: Rows and bytes that are encoded at once: their columns and bytes stay in the cache.
-_CHUNK_ROWS = 16_384
-_CHUNK_SIZE = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,13 +101,16 @@ class Appender:
         With ``client_batch`` all records will lie in one segment.
         """
         timestamp = max(now_ms, self.last_timestamp_ms, 1)
-        queues, queue_codes, queue_offset = self._assign_offsets(draft)
-        records = self._records(draft, queue_offset, timestamp)
+        queues, queue_codes = draft_queues(draft)
+        queue_offset = queue_offsets(queue_codes, list(map(self.next_offset, queues)))
+        records = draft_records(draft, self.store_host, queue_offset, timestamp)
         sizes = records.total_sizes()
         rules.check_record_sizes(sizes, self.settings)
         if client_batch:
             rules.check_client_batch(sizes, self.settings)
-        placements = self._place(sizes, client_batch=client_batch)
+        placements = place_records(
+            sizes, self.log.end, self.log.segment_size, in_one_segment=client_batch
+        )
         self.log.reserve(placements)
         return PreparedAppend(draft, timestamp, queues, queue_codes, records, sizes, placements)
 
@@ -122,11 +122,9 @@ class Appender:
             data = encode_records(records[rows], placement.physical_offset, sizes[rows])
             self.log.write(placement, data)
         counts = np.bincount(prepared.queue_codes, minlength=len(prepared.queues)).tolist()
-        for queue, count in zip(prepared.queues, counts, strict=True):
-            self._next_offsets[queue] += count
-        self.last_timestamp_ms = prepared.timestamp_ms
+        self.advance(dict(zip(prepared.queues, counts, strict=True)), prepared.timestamp_ms)
         draft = prepared.draft
-        physical_offset = _physical_offsets(prepared.placements, sizes)
+        physical_offset = physical_offsets(prepared.placements, sizes)
         dispatch = DispatchBatch(
             queues=prepared.queues,
             queue_codes=prepared.queue_codes,
@@ -135,7 +133,7 @@ class Appender:
             size=sizes,
             sys_flag=records.sys_flag,
             store_timestamp=records.store_timestamp,
-            tags_code=_tags_codes(draft, prepared.timestamp_ms),
+            tags_code=tags_codes(draft, prepared.timestamp_ms),
             uniq_keys=draft.uniq_keys,
             keys=draft.keys,
             tags=draft.tags,
@@ -152,83 +150,62 @@ class Appender:
             self._next_offsets[key] = self._find_next_offset(key)
         return self._next_offsets[key]
 
-    def _assign_offsets(
-        self, draft: Draft
-    ) -> tuple[list[QueueKey], NDArray[np.int32], NDArray[np.int64]]:
-        """The queues, each row's position among them, and each row's queue offset."""
-        width = int(draft.queue_id.max(initial=0)) + 1
-        sparse = draft.topic_codes.astype(np.int64) * width + draft.queue_id
-        present, codes = _dense(sparse, len(draft.topics) * width)
-        queues = [
-            QueueKey(draft.topics[code // width], code % width) for code in present.tolist()
-        ]
-        counts = np.bincount(codes, minlength=len(queues))
-        starts = np.array([self.next_offset(queue) for queue in queues], np.int64)
-        # Rows in the order of their queues, log order within each: a row's rank in its queue
-        # is its place there less the queue's first one.
-        order = np.argsort(_narrow(codes, len(queues)), kind="stable")
-        firsts = np.cumsum(counts) - counts
-        offsets = np.empty(len(codes), np.int64)
-        offsets[order] = np.arange(len(codes)) + np.repeat(starts - firsts, counts)
-        return queues, codes, offsets
-
-    def _records(
-        self, draft: Draft, queue_offset: NDArray[np.int64], timestamp: int
-    ) -> RecordColumns:
-        is_v6 = len(self.store_host) == layout.IPV6_HOST_SIZE
-        store_flag = int(SysFlag.STORE_HOST_V6) if is_v6 else 0
-        return RecordColumns(
-            topics=[topic.encode() for topic in draft.topics],
-            topic_codes=draft.topic_codes,
-            queue_id=draft.queue_id,
-            queue_offset=queue_offset,
-            flag=draft.flag,
-            sys_flag=draft.sys_flag | store_flag,
-            born_timestamp=draft.born_timestamp,
-            born_hosts=draft.born_hosts,
-            born_host_codes=draft.born_host_codes,
-            store_timestamp=np.full(len(draft), timestamp, np.int64),
-            store_host=self.store_host,
-            reconsume_times=draft.reconsume_times,
-            prepared_transaction_offset=draft.prepared_transaction_offset,
-            body_crc=draft.body_crc,
-            bodies=draft.bodies,
-            properties=draft.properties,
-        )
-
-    def _place(self, sizes: NDArray[np.int64], *, client_batch: bool) -> list[Placement]:
-        """Where the records go: a record that leaves no room for a filler goes to the next
-        segment, a client batch as a whole."""
-        placements: list[Placement] = []
-        ends = np.cumsum(sizes)
-        offset, row = self.log.end, 0
-        while row < len(sizes):
-            done = int(ends[row] - sizes[row])
-            room = self.log.left(offset) - layout.SEGMENT_END_RESERVE
-            fitting = int(np.searchsorted(ends, done + room, side="right"))
-            if fitting == row or (client_batch and fitting < len(sizes)):
-                offset += self.log.left(offset)
-                continue
-            stop = min(fitting, row + _CHUNK_ROWS)
-            in_chunk = int(np.searchsorted(ends, done + _CHUNK_SIZE, side="right"))
-            stop = min(stop, max(in_chunk, row + 1))
-            size = int(ends[stop - 1]) - done
-            placements.append(Placement(offset, size, row, stop))
-            offset, row = offset + size, stop
-        return placements
+    def advance(self, counts: Mapping[QueueKey, int], timestamp_ms: int) -> None:
+        """Note that so many messages went to each queue, all at one time."""
+        for queue, count in counts.items():
+            self._next_offsets[queue] = self.next_offset(queue) + count
+        self.last_timestamp_ms = timestamp_ms
 
 
-def _physical_offsets(
-    placements: Sequence[Placement], sizes: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    offsets = np.cumsum(sizes) - sizes
-    for placement in placements:
-        rows = slice(placement.first_row, placement.stop_row)
-        offsets[rows] += placement.physical_offset - offsets[placement.first_row]
+def draft_queues(draft: Draft) -> tuple[list[QueueKey], NDArray[np.int32]]:
+    """The queues of a draft, and each row's position among them."""
+    width = int(draft.queue_id.max(initial=0)) + 1
+    sparse = draft.topic_codes.astype(np.int64) * width + draft.queue_id
+    present, codes = _dense(sparse, len(draft.topics) * width)
+    queues = [QueueKey(draft.topics[code // width], code % width) for code in present.tolist()]
+    return queues, codes
+
+
+def queue_offsets(codes: NDArray[np.int32], starts: Sequence[int]) -> NDArray[np.int64]:
+    """The queue offset of each row, where each queue goes on at its own start."""
+    # Rows in the order of their queues, log order within each: a row's rank in its queue is
+    # its place there less the queue's first one.
+    counts = np.bincount(codes, minlength=len(starts))
+    order = np.argsort(_narrow(codes, len(starts)), kind="stable")
+    firsts = np.cumsum(counts) - counts
+    offsets = np.empty(len(codes), np.int64)
+    shifts = np.array(starts, np.int64) - firsts
+    offsets[order] = np.arange(len(codes)) + np.repeat(shifts, counts)
     return offsets
 
 
-def _tags_codes(draft: Draft, timestamp: int) -> NDArray[np.int64]:
+def draft_records(
+    draft: Draft, store_host: bytes, queue_offset: NDArray[np.int64], timestamp: int
+) -> RecordColumns:
+    """The records of a draft, but for their physical offsets."""
+    is_v6 = len(store_host) == layout.IPV6_HOST_SIZE
+    store_flag = int(SysFlag.STORE_HOST_V6) if is_v6 else 0
+    return RecordColumns(
+        topics=[topic.encode() for topic in draft.topics],
+        topic_codes=draft.topic_codes,
+        queue_id=draft.queue_id,
+        queue_offset=queue_offset,
+        flag=draft.flag,
+        sys_flag=draft.sys_flag | store_flag,
+        born_timestamp=draft.born_timestamp,
+        born_hosts=draft.born_hosts,
+        born_host_codes=draft.born_host_codes,
+        store_timestamp=np.full(len(draft), timestamp, np.int64),
+        store_host=store_host,
+        reconsume_times=draft.reconsume_times,
+        prepared_transaction_offset=draft.prepared_transaction_offset,
+        body_crc=draft.body_crc,
+        bodies=draft.bodies,
+        properties=draft.properties,
+    )
+
+
+def tags_codes(draft: Draft, timestamp: int) -> NDArray[np.int64]:
     """The hash of each tag; in the schedule topic the time at which a message is due."""
     codes = java_hashes(draft.tags).astype(np.int64)
     due = draft.due_delay_ms >= 0

@@ -80,6 +80,18 @@ class Dispatcher:
         """Append the units and entries of records that follow those dispatched before."""
         if not len(batch):
             return
+        self.dispatch_queues(batch)
+        if self.index is not None:  # the hashes cost something
+            self.dispatch_index(batch, *index_entries(batch, index_tags=self.index_tags))
+        self.note_dispatched(batch)
+
+    def note_dispatched(self, batch: DispatchBatch) -> None:
+        """Note that queues and index have all records up to the end of a batch."""
+        self.last_timestamp = int(batch.store_timestamp[-1])
+        self.end = batch.end
+
+    def dispatch_queues(self, batch: DispatchBatch) -> None:
+        """The half of :meth:`dispatch` that concerns the queues."""
         for key, rows in _rows_by_queue(batch):
             if self.queues.is_batch(key.topic):
                 self.queues.batch_queue(key).append(_batch_units(batch, rows))
@@ -88,14 +100,15 @@ class Dispatcher:
         for row, key, queue_offset in batch.lmq_units:
             unit = _units(batch, np.array([row]))
             self.queues.queue(key).append(unit, np.array([queue_offset], np.int64))
-        if self.index is not None:
-            self._dispatch_index(self.index, batch)
-        self.last_timestamp = int(batch.store_timestamp[-1])
-        self.end = batch.end
 
-    def _dispatch_index(self, index: IndexWriter, batch: DispatchBatch) -> None:
+    def dispatch_index(
+        self, batch: DispatchBatch, rows: NDArray[np.int64], hashes: NDArray[np.int32]
+    ) -> None:
+        """The half that concerns the index, given its entries (:func:`index_entries`)."""
+        index = self.index
+        if index is None:
+            return
         index.begin_record()
-        rows, hashes = index_entries(batch, index_tags=self.index_tags)
         keep = _is_indexed(batch, index.end_physical_offset)
         if not keep.all():
             entry_kept = keep[rows]

@@ -9,9 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.encoding import filler
 from rmqlog.commitlog_format.errors import StoreError
+from rmqlog.writer.placement import Placement
 from rmqlog.writer.posix import Buffer, Mapping
 from rmqlog.writer.segments import (
     CommitLogSegment,
@@ -37,14 +40,20 @@ class BufferPool(Protocol):
         """Return a buffer whose bytes are all in the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Rows of a batch that go into one segment: where, how many bytes, and which rows."""
+@dataclass(slots=True)
+class _Gate:
+    """The place of a magic number that is written last of all, and the number."""
 
-    physical_offset: int
-    size: int
-    first_row: int
-    stop_row: int
+    offset: int
+    magic: bytes = b""
+
+    def shut(self, data: Buffer) -> Buffer:
+        """The record or filler without its magic number, which is remembered."""
+        content = np.frombuffer(data, np.uint8).copy()
+        magic = content[layout.MAGIC_POSITION : layout.PREFIX.size]
+        self.magic = magic.tobytes()
+        magic[:] = 0
+        return content
 
 
 class LogFiles:
@@ -76,6 +85,7 @@ class LogFiles:
         self._executor = ThreadPoolExecutor(1, "rmqlog-segment") if make_ahead else None
         self._ahead: tuple[int, Future[MappedFile]] | None = None
         self._flush_mutex = threading.Lock()
+        self._gate: _Gate | None = None
 
     # --- appending --------------------------------------------------------------------------
 
@@ -104,7 +114,7 @@ class LogFiles:
             if placement.physical_offset == start and self._end < start:
                 self._fill(start)
             segment = self._open_segment(start, placement.physical_offset - start)
-        segment.append(data, placement.size)
+        self._append(segment, data, placement.size)
         self._end = placement.physical_offset + placement.size
         if segment.left < self.segment_size // 2:
             self._make_ahead(start + self.segment_size)
@@ -115,8 +125,36 @@ class LogFiles:
         if not self._segments:
             before = next_start - self.segment_size
             self._open_segment(before, self._end - before)
-        self._segments[-1].append(filler(left), layout.FILLER_HEADER_SIZE)
+        self._append(self._segments[-1], filler(left), layout.FILLER_HEADER_SIZE)
         self._end = next_start
+
+    def _append(self, segment: CommitLogSegment, data: Buffer, size: int) -> None:
+        gate = self._gate
+        if gate is not None and gate.offset == segment.start + segment.written:
+            data = gate.shut(data)
+        segment.append(data, size)
+
+    # --- the gate ---------------------------------------------------------------------------
+
+    def shut_gate(self) -> None:
+        """Leave out the magic number of what is written next, a record or a filler.
+
+        Nobody takes anything behind it for a part of the log until :meth:`open_gate`.
+        """
+        self._gate = _Gate(self._end)
+
+    def open_gate(self) -> None:
+        """Write the magic number that was left out; it is on disk when it returns."""
+        gate = self._gate
+        assert gate is not None
+        assert gate.magic
+        position = gate.offset % self.segment_size
+        path = f"{self.directory}/{offset_name(gate.offset - position)}"
+        file = MappedFile(self.files, path, self.segment_size, self.segment_size)
+        position += layout.MAGIC_POSITION
+        file.store(position, gate.magic, len(gate.magic))
+        file.sync(position, position + len(gate.magic))
+        self._gate = None
 
     def _open_segment(self, start: int, written: int) -> CommitLogSegment:
         file = self._file_of(start)

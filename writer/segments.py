@@ -7,6 +7,7 @@ broker insists on, and are reserved step by step, so that many small queues stay
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import threading
@@ -98,6 +99,16 @@ class FileSet:
         with self._mutex:
             self._maps.pop(path, None)
 
+    def release_pages(self) -> None:
+        """Give the pages of all maps back to the kernel, which keeps what they hold.
+
+        Else a process that writes much would seem to use as much memory.
+        """
+        with self._mutex:
+            mapped = list(self._maps.values())
+        for mapping in mapped:
+            mapping.advise(mmap.MADV_DONTNEED)
+
     def sync_names(self) -> None:
         """Make the names of all new files and directories durable."""
         with self._mutex:
@@ -110,6 +121,8 @@ class FileSet:
     def close(self) -> None:
         """Release every map."""
         with self._mutex:
+            for mapping in self._maps.values():
+                mapping.close()
             self._maps.clear()
 
     def _note_changed(self, directory: str) -> None:

@@ -98,8 +98,8 @@ def test_a_batch_larger_than_one_encoding_step_is_the_same_as_many_small_ones(
     keys = [f"u{number}" for number in range(300)]
     with open_writer(tmp_path / "whole") as writer:
         writer.append(batch(300, uniqKey=keys))
-    monkeypatch.setattr("rmqlog.writer.appender._CHUNK_ROWS", 7)
-    monkeypatch.setattr("rmqlog.writer.appender._CHUNK_SIZE", 1500)
+    monkeypatch.setattr("rmqlog.writer.placement.CHUNK_ROWS", 7)
+    monkeypatch.setattr("rmqlog.writer.placement.CHUNK_SIZE", 1500)
     with open_writer(tmp_path / "steps") as writer:
         writer.append(batch(300, uniqKey=keys))
 

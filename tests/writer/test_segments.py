@@ -13,7 +13,8 @@ from written_stores import SMALL
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.errors import WriteFailedError
 from rmqlog.commitlog_format.layout import PREFIX
-from rmqlog.writer.log_files import LogFiles, Placement
+from rmqlog.writer.log_files import LogFiles
+from rmqlog.writer.placement import Placement
 from rmqlog.writer.posix import Call, Posix
 from rmqlog.writer.segments import FileSet, MappedFile, offset_name, warm_up
 from rmqlog.writer.transient_store_pool import TransientStorePool
