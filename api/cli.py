@@ -9,7 +9,7 @@ from collections.abc import Callable
 import typer
 
 from rmqlog import __version__
-from rmqlog.commands import overview
+from rmqlog.commands import export_messages, inspect_records, messages, overview, repair
 from rmqlog.commands.guard import guarded
 from rmqlog.commands.output import print_line
 from rmqlog.commands.parameters import examples
@@ -60,6 +60,37 @@ _add(overview.queues,
 _add(overview.groups,
      "rmqlog groups /data/store",
      "rmqlog groups /data/store billing --json")
+_add(messages.cat,
+     "rmqlog cat /data/store orders --tags 'PAID || SHIPPED' | head",
+     "rmqlog cat /data/store orders --since 2026-01-31T03:00:00+08:00 --json",
+     "rmqlog cat /data/store orders --queue 2 --offset 1000 --limit 1 --format raw",
+     "rmqlog cat /data/store orders --follow")
+_add(messages.find,
+     "rmqlog find /data/store --key order-1",
+     "rmqlog find /data/broker-*/store --id 7F0000010A2C18B4AAC2123456780000",
+     "rmqlog find /data/store --key order-1 --topic orders --body --json")
+_add(inspect_records.hexdump,
+     "rmqlog hexdump /data/store 402272",
+     "rmqlog hexdump /data/store 7F00000100002A9F0000000000062360 --all")
+_add(inspect_records.pending,
+     "rmqlog pending /data/store",
+     "rmqlog pending /data/store --ended --json | jq -r .state | sort | uniq -c")
+_add(repair.verify,
+     "rmqlog verify /data/store",
+     "rmqlog verify /data/store --json | jq -c 'select(.severity == \"damage\")'")
+_add(repair.recover,
+     "rmqlog recover /data/store --dry-run",
+     "rmqlog recover /data/store --yes")
+_add(repair.expire,
+     "rmqlog expire /data/store --dry-run",
+     "rmqlog expire /data/store --hours 24 --yes")
+_add(repair.rebuild,
+     "rmqlog rebuild /data/store --dry-run",
+     "rmqlog rebuild /data/store --yes")
+_add(export_messages.export,
+     "rmqlog export /data/store orders --to orders.parquet",
+     "rmqlog export /data/store orders payments --to /data/new-store",
+     "rmqlog export /data/store deleted_topic --to rescued.jsonl")
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def find_end(log: CommitLog, start: int, *, after_crash: bool) -> LogEnd:
     """The end of the log, by checking every record from ``start`` on, bodies included.
 
     A missing segment ends the log too. ``after_crash`` the checksums do not suffice: topic and
-    properties have none, so a record that lost a sector there is told by the zeros in it.
+    properties have none, so a record that was cut there is told by the zeros in it.
     """
     files = log.files.files
     gaps = [
@@ -66,33 +66,37 @@ def find_end(log: CommitLog, start: int, *, after_crash: bool) -> LogEnd:
     whole = FileQueue(log.files.access, files[: gaps[0]] if gaps else files)
     walk = LogWalk(CommitLog(whole, limits=log.limits), start, check_crc=True)
     for run in walk:
-        offset = _first_with_lost_sector(log, run) if after_crash else None
+        offset = _first_half_written(log, run) if after_crash else None
         if offset is not None:
-            reason = "a sector of its topic or properties was never written"
+            reason = "its topic or properties were only written in part"
             return LogEnd(offset, CorruptRecordError(reason, run.window.path, offset))
     return walk.end
 
 
-def _first_with_lost_sector(log: CommitLog, run: RecordRun) -> int | None:
-    """The first record whose topic or properties are zero up to, or from, a sector's border."""
+def _first_half_written(log: CommitLog, run: RecordRun) -> int | None:
+    """The first record whose topic or properties are zero at their end, or up to or from the
+    border of a sector: its bytes did not all reach the file."""
     window = run.window
     fields = RecordFields(
         window.data, window.start, run.offsets, None, path=window.path, limits=log.limits
     )
-    starts = fields.topic.positions
+    topic, properties = fields.topic, fields.properties
+    last = np.where(properties.sizes > 0, properties.positions + properties.sizes, 0)
+    last = np.maximum(last, topic.positions + topic.sizes) - 1
+    bad = set(np.flatnonzero(window.data[last] == 0).tolist())
     ends = run.offsets + run.sizes - window.start
     first_border = -(window.start - log.files.file_of(window.start).start) % _SECTOR_SIZE
     borders = np.arange(first_border, int(ends[-1]), _SECTOR_SIZE)
-    rows = np.searchsorted(starts, borders) - 1
+    rows = np.searchsorted(topic.positions, borders) - 1
     within = (rows >= 0) & (borders < ends[rows]) & (borders > 0)
     borders, rows = borders[within], rows[within]
     suspects = (window.data[borders - 1] == 0) | (window.data[borders] == 0)
     for border, row in zip(borders[suspects].tolist(), rows[suspects].tolist(), strict=True):
-        before = window.data[max(int(starts[row]), border - _SECTOR_SIZE) : border]
-        behind = window.data[border : min(int(ends[row]), border + _SECTOR_SIZE)]
-        if not before.any() or not behind.any():
-            return int(run.offsets[row])
-    return None
+        start = max(int(topic.positions[row]), border - _SECTOR_SIZE)
+        stop = min(int(ends[row]), border + _SECTOR_SIZE)
+        if not window.data[start:border].any() or not window.data[border:stop].any():
+            bad.add(row)
+    return int(run.offsets[min(bad)]) if bad else None
 
 
 def cut_behind(posix: Posix, store_path: str, log: CommitLog, end: LogEnd) -> list[Cut]:
@@ -122,6 +126,24 @@ def cut_behind(posix: Posix, store_path: str, log: CommitLog, end: LogEnd) -> li
     for cut in cuts:
         logger.warning("cut off the log: %s", cut)
     return cuts
+
+
+def lost_behind(log: CommitLog, end: LogEnd) -> list[Cut]:
+    """What :func:`cut_behind` would set aside; nothing is changed."""
+    reason = _describe(end.reason)
+    lost = []
+    for file in log.files.files:
+        start = max(end.offset, file.start)
+        if file.end <= start:
+            continue
+        stop = file.start + data_end(file.path, start - file.start)
+        if stop > start:
+            is_whole = start == file.start
+            first = start if is_whole else _behind_bad_record(file, start)
+            size = file.size if is_whole else stop - start
+            count = _count_messages(log, first)
+            lost.append(Cut(file.path, start, reason, size, count, moved_to=""))
+    return lost
 
 
 def data_end(path: str, start: int) -> int:

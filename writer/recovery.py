@@ -23,6 +23,7 @@ from rmqlog.commitlog_format.errors import (
     UnsupportedFormatError,
 )
 from rmqlog.commitlog_format.files import FileAccess, LocalFiles
+from rmqlog.commitlog_format.log_walk import LogEnd
 from rmqlog.commitlog_format.message import check_body_crc
 from rmqlog.commitlog_format.segment import SegmentFile
 from rmqlog.commitlog_format.store_files import (
@@ -34,7 +35,7 @@ from rmqlog.commitlog_format.store_files import (
     open_log_files,
 )
 from rmqlog.writer.index_recovery import recover_index
-from rmqlog.writer.log_recovery import Cut, cut_behind, find_end
+from rmqlog.writer.log_recovery import Cut, cut_behind, find_end, lost_behind
 from rmqlog.writer.posix import SCRATCH_PREFIX, Posix
 from rmqlog.writer.queue_recovery import QueueEnd, QueueRecovery
 from rmqlog.writer.settings import StoreSettings
@@ -61,6 +62,27 @@ class RecoveryReport:
     queues: Mapping[QueueKey, QueueEnd]
     checkpoint: Checkpoint
     cuts: tuple[Cut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPreview:
+    """What recovery would find: where the log would end, and what it would set aside there."""
+
+    was_clean: bool
+    log_start: int
+    log_end: int
+    walk_start: int
+    cuts: tuple[Cut, ...]
+
+
+def preview(
+    store_path: str, settings: StoreSettings, access: FileAccess | None = None
+) -> RecoveryPreview:
+    """What :func:`recover` would find and cut off. Nothing is changed, no lock is needed."""
+    access = access or LocalFiles()
+    files = list_store(access, store_path)
+    _check_supported(files)
+    return _Recovery(Posix(), access, files, settings).preview()
 
 
 def recover(
@@ -119,6 +141,21 @@ class _Recovery:
         if self.files.has_abort:
             return self._after_crash()
         return self._after_clean_close()
+
+    def preview(self) -> RecoveryPreview:
+        if self.files.has_abort:
+            walk_start = self._last_vouched_segment()
+        else:
+            ends = self.queues.ends(self.files.queues.values())
+            dispatched = max((end.max_physical_offset for end in ends.values()), default=0)
+            walk_start = self._segment_start(dispatched)
+        end = LogEnd(0)
+        if self.log.files.files:
+            end = find_end(self.log, walk_start, after_crash=self.files.has_abort)
+        return RecoveryPreview(
+            not self.files.has_abort, self.log.start, end.offset, walk_start,
+            tuple(lost_behind(self.log, end)),
+        )
 
     def _after_clean_close(self) -> RecoveryReport:
         ends = self.queues.ends(self._folders(QueueKind.SIMPLE))

@@ -49,8 +49,13 @@ def print_note(text: str) -> None:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on one line."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    """One JSON object on one line of stdout."""
+    sys.stdout.write(json_line(value))
+
+
+def json_line(value: Mapping[str, Any]) -> str:
+    """One JSON object as a line."""
+    return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -134,7 +134,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
                      f"{facts['queues']} queues"),
         ("stored", f"{_spoken(facts['firstStored'])} to"),
         ("", _spoken(facts["lastStored"])),
-        ("index", f"{facts['indexFiles']} files, covering {facts['indexCoverage']:.1%} of the log"),
+        ("index", f"{facts['indexFiles']} files, covering "
+                  f"{int(facts['indexCoverage'] * 1000) / 10} % of the log"),
         ("stopped", "clean" if is_clean
          else "not in order: abort is there (a broker runs, or was killed)"),
     ]
@@ -236,7 +237,8 @@ def groups(
 ) -> None:
     """List consumer groups and how far they lag.
 
-    In messages and in age. The age is how much earlier the oldest unconsumed message was stored than the newest one.
+    In messages and in age. The age is how much earlier the oldest unconsumed message was stored
+    than the newest one.
     """
     zone = parse_zone(tz)
     opened = open_store(store, commit_log)
