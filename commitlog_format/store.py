@@ -127,10 +127,17 @@ class Store:
 
     @cached_property
     def _last_dispatched(self) -> int | None:
-        """The largest end of a unit whose record verifies; ``None`` without queue files."""
+        """The largest end of a unit whose record verifies; ``None`` without queue files.
+
+        A live broker dispatches while we look from queue to queue. What was dispatched at a
+        first look is in every queue at the next one, so that is where the tail may begin.
+        """
         if not self.files.queues:
             return None
-        return max(self._queue_end(key).log_end for key in self.files.queues)
+        dispatched = max(self._queue_end(key).log_end for key in self.files.queues)
+        if self.was_killed:
+            self._queue_ends.clear()
+        return dispatched
 
     @cached_property
     def _queue_ends(self) -> dict[QueueKey, QueueEnd]:
@@ -171,7 +178,12 @@ class Store:
         """Units for the records behind the last dispatched one, as a broker would make them."""
         if self.dispatched_end >= self.end:
             return {}
-        return tail_units(self.log, self.dispatched_end, self.end, self._next_offset)
+        return tail_units(
+            self.log, self.dispatched_end, self.end, self._dispatched_to, self._next_offset
+        )
+
+    def _dispatched_to(self, key: QueueKey) -> int:
+        return self._queue_end(key).log_end if key in self.files.queues else self.start
 
     def _next_offset(self, key: QueueKey) -> int | None:
         if key not in self.files.queues:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
@@ -27,22 +28,27 @@ UNIT_SOURCE_COLUMNS = (
 )
 _MULTI_DISPATCH_BYTES = layout.PROPERTY_MULTI_DISPATCH.encode()
 
+#: The physical offset behind the last record that a queue's files hold.
+DispatchedTo = Callable[[QueueKey], int]
 #: The next queue offset of a queue, as its files say; ``None`` for a queue without files.
 NextOffset = Callable[[QueueKey], int | None]
 
 
 def tail_units(
-    log: CommitLog, start: int, stop: int, next_offset: NextOffset
+    log: CommitLog, start: int, stop: int, dispatched_to: DispatchedTo, next_offset: NextOffset
 ) -> dict[QueueKey, Units]:
-    """The units for the records of ``[start, stop)``, by queue."""
+    """The units for the records of ``[start, stop)`` that are in no queue yet, by queue."""
     parts: dict[QueueKey, list[Units]] = {}
     for run in LogWalk(log, start, stop):
         for key, units in _units_of_run(log, run):
             parts.setdefault(key, []).append(units)
-    return {
-        key: _placed(log, _in_log_order(concatenate(found)), next_offset(key))
-        for key, found in parts.items()
-    }
+    placed = {}
+    for key, found in parts.items():
+        units = _in_log_order(concatenate(found))
+        missing = units.take(np.flatnonzero(units.offsets >= dispatched_to(key)))
+        if len(missing):
+            placed[key] = _placed(log, missing, next_offset(key))
+    return placed
 
 
 def makes_queue_unit(sys_flag: int) -> bool:
@@ -147,7 +153,7 @@ def _placed(log: CommitLog, units: Units, next_offset: int | None) -> Units:
     """
     place = int(units.queue_offsets[0]) if next_offset is None else next_offset
     if units.counts is not None:
-        return _checked_batches(log, units, place)
+        return _checked_batches(log, units, units.counts, place)
     if place + len(units) >= 2**63:
         raise _unplaceable(log, int(units.offsets[0]), place, f"at most {2**63 - 1 - len(units)}")
     expected = np.arange(place, place + len(units), dtype=np.int64)
@@ -162,10 +168,12 @@ def _placed(log: CommitLog, units: Units, next_offset: int | None) -> Units:
     return Units(places, kept.offsets, kept.sizes, kept.tags_codes)
 
 
-def _checked_batches(log: CommitLog, units: Units, place: int) -> Units:
+def _checked_batches(
+    log: CommitLog, units: Units, counts: NDArray[np.int64], place: int
+) -> Units:
     """Units of inner batches, which follow one another in the queue as in the log."""
     for queue_offset, count, offset in zip(
-        units.queue_offsets.tolist(), units.counts.tolist(), units.offsets.tolist(), strict=True
+        units.queue_offsets.tolist(), counts.tolist(), units.offsets.tolist(), strict=True
     ):
         if not place <= queue_offset < 2**63 - count:
             raise _unplaceable(log, offset, queue_offset, f"at least {place}")

@@ -1,0 +1,69 @@
+"""A broker that dispatches while we look from queue to queue: no snapshot lacks a message."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqlog.commitlog_format import store as store_module
+from rmqlog.commitlog_format.store import Store
+from rmqlog.writer.message_columns import NewMessage, batch_of
+from rmqlog.writer.settings import StoreSettings
+from rmqlog.writer.store_writer import StoreWriter
+
+SETTINGS = StoreSettings(
+    mappedFileSizeCommitLog=65_536,
+    mappedFileSizeConsumeQueue=2_000,
+    maxHashSlotNum=50,
+    maxIndexNum=200,
+)
+QUEUE_COUNT = 3
+
+
+def write_turns(path: Path, first: int, count: int) -> None:
+    """Messages to the queues in turn."""
+    messages = [
+        NewMessage("orders", b"%d" % number, queue_id=number % QUEUE_COUNT)
+        for number in range(first, first + count)
+    ]
+    with StoreWriter(path, SETTINGS, background=False) as writer:
+        writer.append(batch_of(messages))
+
+
+@pytest.mark.parametrize("earlier", [0, 3, 30])
+@pytest.mark.parametrize("looks", range(1, QUEUE_COUNT + 1))
+def test_messages_dispatched_between_two_looks_are_all_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int, earlier: int
+) -> None:
+    path, later = tmp_path / "store", tmp_path / "later"
+    write_turns(path, 0, earlier + QUEUE_COUNT)
+    shutil.copytree(path, later)
+    write_turns(later, earlier + QUEUE_COUNT, 30)
+    # The log has the new messages; the queues get them after a number of looks.
+    shutil.copytree(later / "commitlog", path / "commitlog", dirs_exist_ok=True)
+    (path / "abort").touch()
+    opened = 0
+    really_open = store_module.open_queue_files
+
+    def open_and_dispatch(*arguments: Any) -> Any:
+        nonlocal opened
+        found = really_open(*arguments)
+        opened += 1
+        if opened == looks:
+            shutil.copytree(later / "consumequeue", path / "consumequeue", dirs_exist_ok=True)
+        return found
+
+    monkeypatch.setattr(store_module, "open_queue_files", open_and_dispatch)
+    snapshot = Store(str(path))
+
+    for queue_id in range(QUEUE_COUNT):
+        rows = [
+            (row["queueOffset"], row["body"])
+            for batch in snapshot.read("orders", queue_id, columns=["queueOffset", "body"])
+            for row in batch.to_pylist()
+        ]
+        numbers = range(queue_id, earlier + QUEUE_COUNT + 30, QUEUE_COUNT)
+        assert rows == [(place, b"%d" % number) for place, number in enumerate(numbers)]
