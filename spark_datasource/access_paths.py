@@ -171,15 +171,17 @@ class StorePaths:
             known.tags_codes if has_tag_codes else None,
             known.sizes if is_simple else UnitFilter().sizes,
         )
+        scan = "queue scan" if wanted.tags_codes is None else "tag scan"
         lookup = self._look_up(key.topic, known.tokens)
         if lookup is not None:
             self.findings.note_path("index lookup")
+            scan = "scan of what the index does not cover"
             yield from self._hits(view, lookup, ranges, wanted)
             ranges &= Intervals.of(
                 (part.start, part.stop - 1) for part in lookup.uncovered if part.view.key == key
             )
         for first, last in ranges.runs:
-            yield from self._range_pieces(view, first, last + 1, wanted)
+            yield from self._range_pieces(view, first, last + 1, wanted, scan)
 
     def _ranges(self, view: QueueView, known: Constraints) -> Intervals:
         """The queue offsets that can have wanted rows."""
@@ -246,7 +248,7 @@ class StorePaths:
             yield from self._unit_list(found, first, last + 1, wanted)
 
     def _range_pieces(
-        self, view: QueueView, start: int, stop: int, wanted: UnitFilter
+        self, view: QueueView, start: int, stop: int, wanted: UnitFilter, scan: str
     ) -> Iterator[Piece]:
         """A range of a queue: what its files hold, and what is not dispatched yet."""
         first, last = view.dispatched_range
@@ -258,7 +260,7 @@ class StorePaths:
                 self._source, self.store.files.queues[view.key], view.start_index,
                 view.stop_index, first, last, wanted, estimate.row_cost(uses_log),
             )
-            self.findings.note_path("tag scan" if wanted.tags_codes is not None else "queue scan")
+            self.findings.note_path(scan)
             self.findings.unit_count += piece.row_count
             self.findings.queue_file_count += _file_count(view)
             rows = piece.row_count * estimate.wanted_part

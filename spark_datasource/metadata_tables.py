@@ -54,9 +54,15 @@ METADATA_TYPES: dict[str, dict[str, DataType]] = {
 }
 
 
-def metadata_rows(table: str, stores: Sequence[Store], options: Options) -> tuple[Row, ...]:
-    """The rows of a table, of all stores; topics are chosen by the options as in reads."""
-    return tuple(row for store in stores for row in _TABLES[table](store, options))
+def metadata_rows(
+    table: str, columns: Sequence[str], stores: Sequence[Store], options: Options
+) -> tuple[Row, ...]:
+    """The wanted columns of a table, of all stores; topics are chosen by the options."""
+    places = [list(METADATA_TYPES[table]).index(name) for name in columns]
+    return tuple(
+        tuple(row[place] for place in places)
+        for store in stores for row in _TABLES[table](store, options)
+    )
 
 
 def _topics(store: Store, options: Options) -> Iterator[Row]:

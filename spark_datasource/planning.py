@@ -44,7 +44,7 @@ def plan_scan(
     findings = Findings()
     if options["metadata"] is not None:
         findings.note_path("metadata")
-        rows = metadata_rows(options["metadata"], stores, options)
+        rows = metadata_rows(options["metadata"], columns, stores, options)
         return _finish(request, [RowList(rows)] if rows else [], findings, stores, snapshot)
     check_topics_exist(stores, options)
     paths = [_store_paths(request, columns, store, snapshot, findings) for store in stores]
