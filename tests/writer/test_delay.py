@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from golden_stores import GoldenStore
-from written_stores import SMALL, START_MS, Clock, batch, open_writer, rows_of
+from small_stores import SMALL, START_MS, Clock, batch, open_writer, rows_of
 
 from rmqlog.commitlog_format.hashing import java_hash
 from rmqlog.commitlog_format.message import Record

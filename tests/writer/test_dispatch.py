@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from golden_stores import GOLDEN_DIRECTORY, GoldenStore
-from written_stores import SMALL, batch, files_below, open_writer
+from small_stores import SMALL, batch, files_below, open_writer
 
 from rmqlog.commitlog_format.hashing import index_hash
 from rmqlog.commitlog_format.layout import CONSUME_QUEUE_UNIT

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from written_stores import SMALL, START_MS, Clock, batch, open_writer, rows_of
+from small_stores import SMALL, START_MS, Clock, batch, open_writer, rows_of
 
 from rmqlog.commitlog_format.address import parse_host
 from rmqlog.commitlog_format.hashing import java_hash

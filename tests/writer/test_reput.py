@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import KILLS, Kind, Plan, run_in_fork
-from written_stores import SMALL, batch, files_below, open_writer, rows_of
+from small_stores import SMALL, batch, files_below, open_writer, rows_of
 
 from rmqlog.commitlog_format.commit_log import CommitLog
 from rmqlog.commitlog_format.errors import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from written_stores import SMALL, batch, files_below, open_writer, rows_of
+from small_stores import SMALL, batch, files_below, open_writer, rows_of
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.errors import InvalidNameError, RuleViolationError

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faults import FaultyPosix
-from written_stores import SMALL
+from small_stores import SMALL
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.errors import WriteFailedError

@@ -24,7 +24,8 @@ import java.io.RandomAccessFile;
 import java.nio.channels.FileLock;
 public class Lock {
     public static void main(String[] args) throws Exception {
-        FileLock lock = new RandomAccessFile(args[0] + "/lock", "rw").getChannel().tryLock(0, 1, false);
+        RandomAccessFile file = new RandomAccessFile(args[0] + "/lock", "rw");
+        FileLock lock = file.getChannel().tryLock(0, 1, false);
         System.out.println(lock == null ? "refused" : "locked");
         if (lock != null) System.in.read();
     }

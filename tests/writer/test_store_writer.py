@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from faults import FaultyPosix, Kind, Plan
 from golden_stores import GoldenStore
-from written_stores import SMALL, batch, files_below, open_writer, rows_of
+from small_stores import SMALL, batch, files_below, open_writer, rows_of
 
 from rmqlog.commitlog_format.checkpoint import read_checkpoint
 from rmqlog.commitlog_format.errors import (

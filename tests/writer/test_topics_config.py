@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from faults import KILLS, Kind, Plan, run_in_fork
-from written_stores import SMALL
+from small_stores import SMALL
 
 from rmqlog.commitlog_format.config_files import read_config_files
 from rmqlog.commitlog_format.errors import CorruptConfigError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from golden_stores import GoldenStore
-from written_stores import SMALL, open_writer, rows_of
+from small_stores import SMALL, open_writer, rows_of
 
 from rmqlog.commitlog_format.errors import (
     MessageNotFoundError,
