@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqlog.commitlog_format.errors import InvalidNameError
 from rmqlog.commitlog_format.text import decode_text
 
 #: Arrow's offsets are 32 bits wide.
@@ -83,6 +86,14 @@ def all_equal(data: NDArray[np.uint8], positions: NDArray[np.int64], size: int) 
     # Each item is compared with the next one, in one long run of bytes.
     items = items_at(data, positions, size).view(np.uint8)
     return bool((items[size:] == items[:-size]).all())
+
+
+def string_array(texts: Sequence[str]) -> pa.StringArray:
+    """A column of texts that a caller gave; one with a lone surrogate is no text."""
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError as error:
+        raise InvalidNameError("text without a UTF-8 form", found=ascii(error.object)) from error
 
 
 def repeat_string(text: str, count: int) -> pa.StringArray:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pyarrow as pa
 
-from rmqlog.commitlog_format.errors import InvalidNameError, SegmentExpiredError
+from rmqlog.commitlog_format.binary_columns import string_array
+from rmqlog.commitlog_format.errors import SegmentExpiredError
 from rmqlog.commitlog_format.files import FileAccess
 from rmqlog.commitlog_format.hashing import index_hash, index_hashes
 from rmqlog.commitlog_format.index_file import NO_END, IndexFile, Matches, sorted_matches
@@ -79,7 +79,7 @@ class Index:
 
         In the order of the keys, and newest first for each.
         """
-        key_hashes = index_hashes(topic, _string_array(keys)).astype(np.int64)
+        key_hashes = index_hashes(topic, string_array(keys)).astype(np.int64)
         files = self._newest_first(begin_ms, end_ms)
         return sorted_matches([file.lookup_many(key_hashes, end_offset) for file in files])
 
@@ -115,10 +115,3 @@ class Index:
             is_newer = end_ms is not None and header.begin_timestamp >= end_ms
             if header.index_count > 1 and not is_older and not is_newer:
                 yield file
-
-
-def _string_array(keys: Sequence[str]) -> pa.StringArray:
-    try:
-        return pa.array(keys, pa.string())
-    except UnicodeEncodeError as error:
-        raise InvalidNameError("a key that has no UTF-8 form", found=ascii(error.object)) from error

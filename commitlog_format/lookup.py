@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.binary_columns import string_array
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 from rmqlog.commitlog_format.commit_log import RecordRun
 from rmqlog.commitlog_format.errors import CorruptRecordError
@@ -269,7 +270,7 @@ def find_by_key(
 
 def has_key(batch: pa.RecordBatch, keys: frozenset[str]) -> NDArray[np.bool_]:
     """Which rows of a batch (with ``keys`` and ``uniqKey``) have one of the keys."""
-    wanted = pa.array(sorted(keys), pa.string())
+    wanted = string_array(sorted(keys))
     matches: NDArray[np.bool_] = pc.is_in(batch["uniqKey"], wanted).to_numpy(zero_copy_only=False)
     tokens = pc.split_pattern(batch["keys"], layout.KEY_SEPARATOR)
     rows = pc.list_parent_indices(tokens).to_numpy()

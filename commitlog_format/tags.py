@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.binary_columns import string_array
 from rmqlog.commitlog_format.errors import InvalidNameError
 from rmqlog.commitlog_format.hashing import java_hash
 
@@ -47,5 +48,5 @@ class TagFilter:
     def apply(self, batch: pa.RecordBatch, wanted: Iterable[str]) -> pa.RecordBatch:
         """The rows whose tag is wanted, with the wanted columns."""
         if self.tags is not None:
-            batch = batch.filter(pc.is_in(batch["tags"], pa.array(sorted(self.tags))))
+            batch = batch.filter(pc.is_in(batch["tags"], string_array(sorted(self.tags))))
         return batch.select(list(wanted))
