@@ -37,18 +37,37 @@ NextOffset = Callable[[QueueKey], int | None]
 def tail_units(
     log: CommitLog, start: int, stop: int, dispatched_to: DispatchedTo, next_offset: NextOffset
 ) -> dict[QueueKey, Units]:
-    """The units for the records of ``[start, stop)`` that are in no queue yet, by queue."""
+    """The units for the records of ``[start, stop)`` that are in no queue yet, by queue.
+
+    Of a copy made while a broker ran, some queues may be older than others. Where a record
+    shows that its queue lacks some before it, the walk begins anew at the end of that queue.
+    """
+    while True:
+        missing = _missing_units(log, start, stop, dispatched_to)
+        older = [
+            dispatched_to(key) for key, units in missing.items()
+            if (place := next_offset(key)) is not None and units.queue_offsets[0] > place
+        ]
+        if min(older, default=start) >= start:
+            break
+        start = min(older)
+    return {key: _placed(log, units, next_offset(key)) for key, units in missing.items()}
+
+
+def _missing_units(
+    log: CommitLog, start: int, stop: int, dispatched_to: DispatchedTo
+) -> dict[QueueKey, Units]:
     parts: dict[QueueKey, list[Units]] = {}
     for run in LogWalk(log, start, stop):
         for key, units in _units_of_run(log, run):
             parts.setdefault(key, []).append(units)
-    placed = {}
+    missing = {}
     for key, found in parts.items():
         units = _in_log_order(concatenate(found))
-        missing = units.take(np.flatnonzero(units.offsets >= dispatched_to(key)))
-        if len(missing):
-            placed[key] = _placed(log, missing, next_offset(key))
-    return placed
+        behind = np.flatnonzero(units.offsets >= dispatched_to(key))
+        if len(behind):
+            missing[key] = units.take(behind)
+    return missing
 
 
 def makes_queue_unit(sys_flag: int) -> bool:
