@@ -55,8 +55,13 @@ def numbered_records(count: int, topics: int = 2, queues: int = 2) -> list[Recor
     ]
 
 
-def build_store(records: Iterable[Record], segment_size: int = SEGMENT_SIZE) -> BuiltStore:
-    """Lay records out as a broker would; queue offsets are given out here."""
+def build_store(
+    records: Iterable[Record], segment_size: int = SEGMENT_SIZE, dispatched_count: int | None = None
+) -> BuiltStore:
+    """Lay records out as a broker would; queue offsets are given out here.
+
+    Only the first ``dispatched_count`` records get queue units.
+    """
     next_offsets: Counter[tuple[bytes, int]] = Counter()
     log = bytearray()
     placed: list[Record] = []
@@ -70,8 +75,9 @@ def build_store(records: Iterable[Record], segment_size: int = SEGMENT_SIZE) -> 
             record, physical_offset=len(log), queue_offset=next_offsets[queue]
         )
         next_offsets[queue] += 1
-        code = to_message(record).tags_code
-        units.setdefault(queue, []).append((len(log), record.total_size, code))
+        if dispatched_count is None or len(placed) < dispatched_count:
+            code = to_message(record).tags_code
+            units.setdefault(queue, []).append((len(log), record.total_size, code))
         placed.append(record)
         log += encode_record(record)
     files = _split(f"{ROOT}/{layout.COMMIT_LOG_DIRECTORY}", bytes(log), segment_size)
