@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import resource
 import stat
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -202,7 +204,7 @@ class LocalFiles:
             )
             self._open[path] = opened
             # Whoever still reads from an evicted file holds it; it is closed with its last user.
-            while len(self._open) > self.open_files:
+            while len(self._open) > min(self.open_files, _fair_share()):
                 self._open.popitem(last=False)
             return opened
 
@@ -217,6 +219,12 @@ class LocalFiles:
                 if not exhausted or not self._open:
                     raise
             self._open.popitem(last=False)
+
+
+def _fair_share() -> int:
+    """How many files may be kept open: the rest of the process needs descriptors too."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, limit // 4) if limit != resource.RLIM_INFINITY else sys.maxsize
 
 
 def _list_directory(directory: str) -> list[DirectoryEntry]:
