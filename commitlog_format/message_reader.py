@@ -148,12 +148,15 @@ class MessageReader:
                 return
 
     def _expired_count(self, units: Units, first: int) -> int:
-        """How many units from ``first`` on point into the file that is gone."""
-        offset = int(units.offsets[first])
-        after = [file.start for file in self.log.files.files if file.start > offset]
-        if not after:
-            return len(units) - first
-        return max(1, int(np.searchsorted(units.offsets[first:], after[0])))
+        """How many units from ``first`` on point into the file that is gone, or to no file."""
+        files = self.log.files.files
+        offsets = units.offsets[first:]
+        starts = np.array([file.start for file in files], np.int64)
+        ends = np.array([*(file.end for file in files), 0], np.int64)
+        places = np.searchsorted(starts, offsets, "right") - 1
+        places[offsets >= ends[places]] = -1
+        elsewhere = np.flatnonzero(places != places[0])
+        return int(elsewhere[0]) if len(elsewhere) else len(offsets)
 
     def _skip(self, error: StoreError, count: int) -> int:
         self.report.expired_count += count
