@@ -100,6 +100,9 @@ class UnitQueue:
             unit = self.unit(index)
             return bool(unit["commit_log_offset"] >= physical_offset and not is_pre_blank(unit))
 
+        # Mostly nothing expired. And a bisection could take one wild unit for the place.
+        if start < stop and is_behind(start):
+            return start
         return start + bisect_left(range(start, stop), True, key=is_behind)
 
     def find_start(self, log_start: int, end: int) -> int:
