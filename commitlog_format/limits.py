@@ -18,8 +18,8 @@ class Limits:
     decompressed_size: int = 64 * MIB
     #: zstd frames may ask for a window of up to 2 GiB; ours is bounded.
     zstd_window_size: int = 32 * MIB
-    #: Compressed bodies of one batch of rows, together.
-    batch_decompressed_size: int = 256 * MIB
+    #: Compressed bodies of one batch of rows, together; a batch takes four times as much.
+    batch_decompressed_size: int = 64 * MIB
     #: Messages of one inner batch (the broker's own counter is a signed 16-bit number).
     inner_batch_count: int = 32_767
     #: A file of ``config/`` larger than this is not read.
