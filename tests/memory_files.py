@@ -44,16 +44,22 @@ class MemoryFiles:
     read_count: int = 0
     read_size: int = 0
 
+    def __post_init__(self) -> None:
+        self._folders: dict[str, dict[str, DirectoryEntry]] = {}
+        for path, data in self.content.items():
+            folder, _, name = path.rpartition("/")
+            entry = DirectoryEntry(name, len(data), is_file=True, is_directory=False, modified_ms=0)
+            while True:
+                self._folders.setdefault(folder, {})[entry.name] = entry
+                if not folder:
+                    break
+                folder, _, name = folder.rpartition("/")
+                entry = DirectoryEntry(name, 0, is_file=False, is_directory=True, modified_ms=0)
+
     def list(self, directory: str) -> list[DirectoryEntry]:
         """The names in a directory, sorted."""
-        prefix = directory.rstrip("/") + "/"
-        found: dict[str, DirectoryEntry] = {}
-        for path, data in self.content.items():
-            if path.startswith(prefix):
-                name, _, rest = path.removeprefix(prefix).partition("/")
-                size = 0 if rest else len(data)
-                found[name] = DirectoryEntry(name, size, not rest, bool(rest), 0)
-        if not found:
+        found = self._folders.get(directory.rstrip("/"))
+        if found is None:
             raise SegmentExpiredError("no such file or directory", directory)
         return [found[name] for name in sorted(found)]
 
