@@ -9,7 +9,7 @@ from collections.abc import Callable
 import typer
 
 from rmqlog import __version__
-from rmqlog.commands import export_messages, inspect_records, messages, overview, repair
+from rmqlog.commands import export_messages, inspect_records, messages, overview, repair, spark
 from rmqlog.commands.guard import guarded
 from rmqlog.commands.output import print_line
 from rmqlog.commands.parameters import examples
@@ -91,6 +91,13 @@ _add(export_messages.export,
      "rmqlog export /data/store orders --to orders.parquet",
      "rmqlog export /data/store orders payments --to /data/new-store",
      "rmqlog export /data/store deleted_topic --to rescued.jsonl")
+_add(spark.sql,
+     "rmqlog sql /data/store 'SELECT tags, count(*) FROM orders GROUP BY tags'",
+     "rmqlog sql /data/store 'SELECT * FROM orders WHERE tags = \"PAID\"' --json",
+     "rmqlog sql '/data/broker-*/store' 'SELECT brokerName, count(*) FROM orders GROUP BY 1'")
+_add(spark.doctor,
+     "rmqlog doctor",
+     "rmqlog doctor --start")
 
 
 def main() -> None:
