@@ -18,9 +18,9 @@ QUICK_REPETITIONS = 3
 
 def all_cases() -> list[Case]:
     """The cases in the order in which they are shown."""
-    from benchmarks import format_cases, writer_cases
+    from benchmarks import format_cases, spark_read_cases, writer_cases
 
-    return [*format_cases.CASES, *writer_cases.CASES]
+    return [*format_cases.CASES, *writer_cases.CASES, *spark_read_cases.CASES]
 
 
 def main() -> int:

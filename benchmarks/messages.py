@@ -51,3 +51,24 @@ def write_store(
         for first in range(0, count, BATCH_COUNT):
             step = min(BATCH_COUNT, count - first)
             writer.append(message_batch(first, step, properties=properties))
+
+
+def small_messages(first: int, count: int) -> pa.RecordBatch:
+    """Messages of a few bytes, one in a thousand with the tag ``RARE``."""
+    numbers = range(first, first + count)
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.repeat(TOPIC, count),
+            "queueId": pa.array([number % QUEUE_COUNT for number in numbers], pa.int32()),
+            "tags": pa.array(["RARE" if number % 1000 == 7 else "COMMON" for number in numbers]),
+            "keys": pa.array([f"order-{number}" for number in numbers]),
+            "body": pa.array([b"%d" % number for number in numbers], pa.binary()),
+        }
+    )
+
+
+def write_small_store(path: Path, count: int) -> None:
+    """A store of so many small messages."""
+    with StoreWriter(path) as writer:
+        for first in range(0, count, BATCH_COUNT):
+            writer.append(small_messages(first, min(BATCH_COUNT, count - first)))

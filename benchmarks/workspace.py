@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.broker.java_driver import JavaDriver
 
 
@@ -63,6 +65,29 @@ class Workspace:
         driver = JavaDriver(prepare(LINE_5), home, ("-Xmx4g", "-Xms4g"))
         self._stack.callback(driver.close)
         return driver
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """A session with the bridge on two cores, and with the reference sources."""
+        import rmqlog
+        from benchmarks import reference_source
+
+        # Workers import the reference sources from the project's root.
+        root = str(Path(__file__).parent.parent)
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [root, os.environ.get("PYTHONPATH")])
+        )
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "4g",
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+        }
+        session = rmqlog.session(master="local[2]", settings=settings)
+        session.sparkContext.setLogLevel("ERROR")
+        reference_source.register(session)
+        self._stack.callback(session.stop)
+        return session
 
     @cached_property
     def random(self) -> np.random.Generator:

@@ -1,0 +1,90 @@
+"""The ceilings of a Python source and sink: ready-made batches out, rows thrown away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+
+class _Share(InputPartition):
+    def __init__(self, batch_count: int) -> None:
+        self.batch_count = batch_count
+
+
+class CeilingSource(DataSource):
+    """Yields one Arrow batch, read once from a file, as often as a partition's rows need.
+
+    Options: ``path`` (an Arrow file with one batch), ``batches`` (how many in all) and
+    ``partitions``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``spark.read.format``."""
+        return "rmqlog_ceiling"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader."""
+        return _CeilingReader(self.options)
+
+
+class _CeilingReader(DataSourceReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self.path = options["path"]
+        self.batches = int(options["batches"])
+        self.partition_count = int(options["partitions"])
+
+    def partitions(self) -> list[InputPartition]:
+        """The batches in equal shares."""
+        count = self.partition_count
+        shares = [self.batches // count + (index < self.batches % count) for index in range(count)]
+        return [_Share(share) for share in shares]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The same batch again and again."""
+        assert isinstance(partition, _Share)
+        with pa.ipc.open_file(self.path) as file:
+            batch = file.get_batch(0)
+        for _ in range(partition.batch_count):
+            yield batch
+
+
+class DiscardSink(DataSource):
+    """Takes Arrow batches and throws them away."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``df.write.format``."""
+        return "rmqlog_discard"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The writer."""
+        return _DiscardWriter()
+
+
+@dataclass
+class _Discarded(WriterCommitMessage):
+    row_count: int
+
+
+class _DiscardWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Count the rows: touching them is not part of the ceiling."""
+        return _Discarded(sum(batch.num_rows for batch in iterator))
+
+
+def register(spark: SparkSession) -> None:
+    """Make both known to a session."""
+    spark.dataSource.register(CeilingSource)
+    spark.dataSource.register(DiscardSink)
