@@ -137,14 +137,23 @@ RECORD_HEADERS = {
     for flags in (0x00, 0x10, 0x20, 0x30)
 }
 RECORD_HEADER_V4 = RECORD_HEADERS[0]
+#: Where STORETIMESTAMP is; by the same bits.
+STORE_TIMESTAMP_POSITIONS = {
+    flags: 48 + (IPV6_HOST_SIZE if flags & SysFlag.BORN_HOST_V6 else IPV4_HOST_SIZE)
+    for flags in RECORD_HEADERS
+}
 assert RECORD_HEADER_V4.itemsize == 88
 assert RECORD_HEADERS[0x30].itemsize == 112
 
 #: TOTALSIZE and MAGIC, enough to walk a log.
 RECORD_PREFIX = np.dtype([("total_size", ">i4"), ("magic", ">u4")])
 MAGIC_POSITION = 4
+QUEUE_OFFSET_POSITION = 20
 PHYSICAL_OFFSET_POSITION = 28
 SYS_FLAG_POSITION = 36
+BORN_TIMESTAMP_POSITION = 40
+#: QUEUEOFFSET and PHYSICALOFFSET, which a batch commit assigns.
+ASSIGNED_OFFSETS = np.dtype([("queue_offset", ">i8"), ("physical_offset", ">i8")])
 #: Topic of one byte, no body, no properties; with the topic length of V1 and IPv4 hosts.
 MIN_RECORD_SIZE = RECORD_HEADER_V4.itemsize + 1 + 2
 
@@ -319,7 +328,7 @@ INDEX_BYTES_PER_SLOT = INDEX_SLOT.itemsize + 4 * INDEX_ENTRY.itemsize
 # Batch after batch: prefix, queues (JSON), rows, hashes of the index entries, records. The
 # commit fills in what the records lack. Never read by another machine: native byte order.
 
-#: Magic, bytes of the queues, rows, hashes, bytes of the records, CRC-32 of all but the prefix.
+#: Magic, bytes of the queues, rows, hashes, bytes of the records, CRC-32 of what is in between.
 STAGED_PREFIX = struct.Struct("<4sIIIQI")
 STAGED_MAGIC = b"rmq1"
 STAGED_ROW = np.dtype(

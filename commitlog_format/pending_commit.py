@@ -12,6 +12,7 @@ from rmqlog.commitlog_format.commit_log import CommitLog
 from rmqlog.commitlog_format.config_files import parse_json
 from rmqlog.commitlog_format.errors import CorruptConfigError, SegmentExpiredError, StoreError
 from rmqlog.commitlog_format.files import FileAccess
+from rmqlog.commitlog_format.segment import FileQueue
 
 _MAX_MANIFEST_SIZE = 16 * 1024 * 1024
 
@@ -30,12 +31,14 @@ def pending_commit_start(access: FileAccess, store_path: str, log: CommitLog) ->
     start = manifest.get(layout.COMMIT_MANIFEST_START)
     if isinstance(start, bool) or not isinstance(start, int) or start < 0:
         raise CorruptConfigError("commit manifest names no start", path, found=repr(start)[:80])
-    return None if _gate_is_open(log, start) else start
+    return None if is_gate_open(log.files, start) else start
 
 
-def _gate_is_open(log: CommitLog, start: int) -> bool:
+def is_gate_open(log: FileQueue, start: int) -> bool:
+    """Whether a record or a filler begins at the start of a job; half a magic number is none."""
     try:
-        prefix = log.files.read(start, layout.PREFIX.size)
+        prefix = log.read(start, layout.PREFIX.size)
     except StoreError:
         return False
-    return bool(layout.PREFIX.unpack(prefix)[1] != 0)
+    magics = (layout.MAGIC_V1, layout.MAGIC_V2, layout.MAGIC_BLANK)
+    return layout.PREFIX.unpack(prefix)[1] in magics

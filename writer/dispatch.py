@@ -7,7 +7,7 @@ CommitLogDispatcherBuildIndex), so that for the same log the same bytes come out
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from rmqlog.writer.queue_table import QueueTable
 
 _TAG_TOPIC_SUFFIX = f"{layout.INDEX_KEY_SEPARATOR}{layout.INDEX_TAG_PREFIX[0]}"
 _NOT_COMPACTED = -1
+_NO_TEXTS = pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +36,8 @@ class DispatchBatch:
     """Records in log order, with what queues and index want to know of each.
 
     ``queue_codes`` are positions in ``queues``. Texts are null where a record
-    lacks the property. ``lmq_units`` are further units: row, queue, queue offset.
+    lacks the property; only the index entries need them. ``lmq_units`` are further units:
+    row, queue, queue offset.
     """
 
     queues: Sequence[QueueKey]
@@ -46,9 +48,9 @@ class DispatchBatch:
     sys_flag: NDArray[np.int32]
     store_timestamp: NDArray[np.int64]
     tags_code: NDArray[np.int64]
-    uniq_keys: pa.StringArray
-    keys: pa.StringArray
-    tags: pa.StringArray
+    uniq_keys: pa.StringArray = field(default_factory=lambda: _NO_TEXTS)
+    keys: pa.StringArray = field(default_factory=lambda: _NO_TEXTS)
+    tags: pa.StringArray = field(default_factory=lambda: _NO_TEXTS)
     lmq_units: Sequence[tuple[int, QueueKey, int]] = ()
     #: How many messages each record holds, where some record is an inner batch.
     batch_count: NDArray[np.int16] | None = None

@@ -64,10 +64,13 @@ class Drafter:
         delay_levels_ms: Sequence[int],
         queue_count: Callable[[str], int],
         uniq_keys: UniqKeys,
+        first_turn: int = 0,
     ) -> None:
+        """``first_turn`` is the queue that the first row of a topic goes to, if it names none."""
         self._delays_ms = np.array([-1, *delay_levels_ms], np.int64)
         self._queue_count = queue_count
         self._uniq_keys = uniq_keys
+        self._first_turn = first_turn
         #: The next queue of each topic whose rows name none.
         self._turns: dict[str, int] = {}
         self._mutex = threading.Lock()
@@ -134,7 +137,7 @@ class Drafter:
             rows = np.flatnonzero(free & (messages.topic_codes == code))
             if len(rows):
                 with self._mutex:
-                    turn = self._turns.get(topic, 0)
+                    turn = self._turns.get(topic, self._first_turn)
                     self._turns[topic] = (turn + len(rows)) % int(counts[code])
                 chosen[rows] = (turn + np.arange(len(rows))) % counts[code]
         return chosen

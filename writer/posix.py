@@ -74,6 +74,10 @@ class Mapping:
         with contextlib.suppress(OSError):
             self._mapped.madvise(advice)
 
+    def release_pages(self) -> None:
+        """Give the pages back; the kernel keeps their content, written or not."""
+        self.advise(mmap.MADV_DONTNEED)
+
     def populate(self, offset: int, size: int) -> None:
         """Make the pages of these bytes now, in one call: a page fault each costs far more."""
         start = offset - offset % mmap.PAGESIZE

@@ -7,7 +7,6 @@ broker insists on, and are reserved step by step, so that many small queues stay
 
 from __future__ import annotations
 
-import mmap
 import os
 import resource
 import threading
@@ -107,7 +106,7 @@ class FileSet:
         with self._mutex:
             mapped = list(self._maps.values())
         for mapping in mapped:
-            mapping.advise(mmap.MADV_DONTNEED)
+            mapping.release_pages()
 
     def sync_names(self) -> None:
         """Make the names of all new files and directories durable."""

@@ -28,6 +28,8 @@ from rmqlog.commitlog_format.files import LocalFiles
 from rmqlog.commitlog_format.segment import FileQueue
 from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer.appender import Appender, AppendResult, PreparedAppend
+from rmqlog.writer.commit import BatchCommit, CommitResult, CommitTarget, StagedJob
+from rmqlog.writer.commit_manifest import settle_commit
 from rmqlog.writer.delay import DelayedDelivery
 from rmqlog.writer.dispatch import Dispatcher
 from rmqlog.writer.dispatch_thread import DispatchThread
@@ -117,6 +119,7 @@ class StoreWriter:
             settings.check_store(self.path)
         self.settings = settings
         _refuse_missing_log(self.path)
+        settle_commit(self._posix, self.path)
         #: What recovery found and did when the store was opened.
         self.recovery = recover(self._posix, self.path, settings)
         self._files = FileSet(self._posix, self.path)
@@ -303,6 +306,16 @@ class StoreWriter:
         self._queue_flusher.check()
         if self._dispatch_thread is not None:
             self._dispatch_thread.check()
+
+    def commit_staged(self, staged: StagedJob) -> CommitResult:
+        """Append what the tasks of a job have staged: all of it, on disk when it returns, or
+        nothing when it raises, unless it is ``CommitStateUnknownError``."""
+        with self._mutex, open_writers.uninterrupted():
+            self._check_usable()
+            self._drain_dispatch()
+            parts = (self._files, self._log, self._topics, self._appender, self._dispatcher)
+            target = CommitTarget(self._posix, self.path, *parts)
+            return BatchCommit(target, staged, self._now_ms()).run(self._or_stop, self.flush)
 
     # --- delays and transactions ------------------------------------------------------------
 
