@@ -29,8 +29,11 @@ from rmqlog.commitlog_format.message import (
     decode_message,
     decode_record,
     encode_record,
+    to_message,
 )
 from rmqlog.commitlog_format.message_reader import messages_to_batch
+from rmqlog.commitlog_format.properties import parse_properties
+from rmqlog.commitlog_format.record_peek import peek_record
 from rmqlog.commitlog_format.records import RecordDecoder
 
 pytestmark = pytest.mark.fuzz
@@ -81,10 +84,23 @@ class Twins:
 
     def _decode(self, data: bytes, offset: int) -> Message | None:
         try:
-            message = decode_message(data, offset, path="log")
+            record = decode_record(data, offset, path="log")
+        except StoreError as error:
+            self._check_once(error)
+            with pytest.raises(type(error)):
+                peek_record(data, offset, "log")
+            return None
+        peek = peek_record(data, offset, "log")
+        assert (peek.queue_id, peek.queue_offset, peek.sys_flag, peek.total_size) == (
+            record.queue_id, record.queue_offset, record.sys_flag, record.total_size
+        )
+        try:
+            message = to_message(record, path="log")
         except StoreError as error:
             self._check_once(error)
             return None
+        assert peek.topic == message.topic
+        assert parse_properties(peek.properties) == message.properties
         try:
             expand(message, path="log")
         except StoreError as error:

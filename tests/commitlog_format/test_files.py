@@ -1,0 +1,157 @@
+"""Local files: ranges, windows, and what the system may say."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqlog.commitlog_format.errors import (
+    FileUnavailableError,
+    SegmentExpiredError,
+    StoreError,
+    TruncatedFileError,
+)
+from rmqlog.commitlog_format.files import CopiedFile, LocalFile, LocalFiles
+
+CONTENT = bytes(range(256)) * 64
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A file of 16 KiB."""
+    (tmp_path / "file").write_bytes(CONTENT)
+    return str(tmp_path / "file")
+
+
+@pytest.mark.parametrize("kind", [LocalFile, CopiedFile])
+@pytest.mark.parametrize(("offset", "size"), [(0, 10), (5000, 3000), (16384, 0), (1, 0)])
+def test_a_window_is_the_bytes_of_the_range(
+    kind: type[LocalFile], path: str, offset: int, size: int
+) -> None:
+    file = kind(path, keep_page_cache=False)
+
+    assert file.window(offset, size, sequential=True).tobytes() == CONTENT[offset : offset + size]
+    assert file.read(offset, size) == CONTENT[offset : offset + size]
+
+
+@pytest.mark.parametrize("kind", [LocalFile, CopiedFile])
+def test_a_range_behind_the_end_is_a_truncated_file(kind: type[LocalFile], path: str) -> None:
+    file = kind(path)
+    for take in (file.read, file.window):
+        with pytest.raises(TruncatedFileError) as caught:
+            take(16_380, 8)
+        assert (caught.value.path, caught.value.offset) == (path, 16_380)
+
+
+def test_what_the_system_refuses_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = LocalFile(path)
+
+    def refuse(*_arguments: Any, **_options: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for module, name, use in (
+        (os, "pread", lambda: file.read(0, 1)),
+        (os, "fstat", file.size),
+        (mmap, "mmap", lambda: file.window(0, 1)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, refuse)
+            with pytest.raises(FileUnavailableError, match="Input/output error") as caught:
+                use()
+        assert caught.value.path == path
+
+
+def test_without_a_descriptor_for_a_mapping_the_bytes_are_copied(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: Any, **_options: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+
+    assert LocalFile(path).window(10, 20).tobytes() == CONTENT[10:30]
+
+
+def test_kept_files_make_room_when_descriptors_run_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        (tmp_path / str(number)).write_bytes(b"x")
+    access = LocalFiles()
+    access.open(str(tmp_path / "0"))
+    access.open(str(tmp_path / "1"))
+    scandir, refused = os.scandir, [2]
+
+    def refuse_twice(directory: str) -> Any:
+        if refused[0]:
+            refused[0] -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return scandir(directory)
+
+    monkeypatch.setattr(os, "scandir", refuse_twice)
+    assert [entry.name for entry in access.list(str(tmp_path))] == ["0", "1", "2"]
+    refused[0] = 1
+    with pytest.raises(FileUnavailableError, match="Too many"):  # nothing left to close
+        access.list(str(tmp_path))
+
+
+def test_only_so_many_files_are_kept_open_and_the_last_used_stay(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / str(number)).write_bytes(b"x")
+    access = LocalFiles(open_files=2)
+    first = access.open(str(tmp_path / "0"))
+    second = access.open(str(tmp_path / "1"))
+    assert access.open(str(tmp_path / "0")) is first
+    access.open(str(tmp_path / "2"))
+
+    assert access.open(str(tmp_path / "0")) is first
+    assert access.open(str(tmp_path / "1")) is not second
+    assert second.read(0, 1) == b"x"  # whoever holds an evicted file may read on
+
+
+def test_a_file_system_travels_by_pickle_without_its_open_files(path: str) -> None:
+    access = LocalFiles(keep_page_cache=False, map_windows=False, open_files=3)
+    access.open(path)
+    again = pickle.loads(pickle.dumps(access))
+
+    assert vars(again).keys() == vars(access).keys()
+    assert (again.keep_page_cache, again.map_windows, again.open_files) == (False, False, 3)
+    assert isinstance(again.open(path), CopiedFile)
+
+
+def test_a_name_that_vanished_while_listing_is_left_out_any_other_failure_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Entry:
+        name = "gone"
+
+        def __init__(self, error: OSError) -> None:
+            self.error = error
+
+        def stat(self, *, follow_symlinks: bool) -> Any:
+            raise self.error
+
+    class Entries(list[Entry]):
+        def __enter__(self) -> Entries:
+            return self
+
+        def __exit__(self, *_error: object) -> None:
+            return
+
+    monkeypatch.setattr(os, "scandir", lambda _: Entries([Entry(FileNotFoundError())]))
+    assert LocalFiles().list(str(tmp_path)) == []
+    refused = Entries([Entry(PermissionError(errno.EACCES, "Permission denied"))])
+    monkeypatch.setattr(os, "scandir", lambda _: refused)
+    with pytest.raises(StoreError, match="Permission denied"):
+        LocalFiles().list(str(tmp_path))
+
+
+def test_a_missing_file_is_an_expired_one(tmp_path: Path) -> None:
+    with pytest.raises(SegmentExpiredError):
+        LocalFiles().open(str(tmp_path / "missing"))
