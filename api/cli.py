@@ -9,7 +9,15 @@ from collections.abc import Callable
 import typer
 
 from rmqlog import __version__
-from rmqlog.commands import export_messages, inspect_records, messages, overview, repair, spark
+from rmqlog.commands import (
+    demo,
+    export_messages,
+    inspect_records,
+    messages,
+    overview,
+    repair,
+    spark,
+)
 from rmqlog.commands.guard import guarded
 from rmqlog.commands.output import print_line
 from rmqlog.commands.parameters import examples
@@ -91,6 +99,9 @@ _add(export_messages.export,
      "rmqlog export /data/store orders --to orders.parquet",
      "rmqlog export /data/store orders payments --to /data/new-store",
      "rmqlog export /data/store deleted_topic --to rescued.jsonl")
+_add(demo.demo,
+     "rmqlog demo",
+     "rmqlog demo --to elsewhere --messages 100000")
 _add(spark.sql,
      "rmqlog sql /data/store 'SELECT tags, count(*) FROM orders GROUP BY tags'",
      "rmqlog sql /data/store 'SELECT * FROM orders WHERE tags = \"PAID\"' --json",

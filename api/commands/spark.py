@@ -42,7 +42,8 @@ def sql(
 ) -> None:
     """Run SQL on a store, with Spark (needs Java).
 
-    STORE may be a quoted glob, for a cluster. Every topic is a table; names such as %RETRY%billing need `backquotes`.
+    STORE may be a quoted glob, for a cluster. Every topic is a table; names such as
+    %RETRY%billing need `backquotes`.
     """
     from pyspark.errors import PySparkException
 
