@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmqlog.commitlog_format.errors import InvalidSettingError
-from rmqlog.spark_datasource.options import BRIDGE_PREFIX, Options
+from rmqlog.spark_datasource.option_values import BRIDGE_PREFIX
+from rmqlog.spark_datasource.options import Options
 from rmqlog.spark_datasource.predicates import TRUE, Tree, parse_filters
 
 _BRIDGE_VERSION = "1"
