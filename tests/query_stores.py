@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-from written_stores import START_MS, Clock, open_writer
+from small_stores import START_MS, Clock, open_writer
 
 TAGS = ("PAID", "CREATED", "CANCELLED", None, "已支付", "Aa", "BB", "a b", "😀tag", "Z")
 TOPICS = ("orders", "orders", "orders", "orders", "batch", "orderly", "%RETRY%g")

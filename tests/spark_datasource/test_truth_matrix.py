@@ -11,16 +11,14 @@ from typing import Any
 import pytest
 from golden_stores import GoldenStore
 from in_process import InProcessScan
+from query_filters import FILTER_NAMES, columns_in, query_filters
 from query_reference import (
-    all_of,
     answers,
-    any_of,
     as_bag,
     explode,
     is_system,
     kept,
     leaf,
-    negated,
     store_rows,
 )
 from query_stores import write_query_store
@@ -69,123 +67,17 @@ def stores(tmp_path_factory: pytest.TempPathFactory, golden_store: Any) -> Store
     return Stores(tmp_path_factory.mktemp("matrix"), golden_store)
 
 
-def _filters(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """One filter of each kind; literals are taken from the middle of the store."""
-    orders = [row for row in rows if row["topic"] == "orders"]
-    some = orders[len(orders) // 2]
-    keyed = next(row for row in orders[len(orders) // 4:] if row["keys"] and " " in row["keys"])
-    times = sorted(row["storeTimestamp"] for row in orders)
-    early, late = times[len(times) // 3], times[2 * len(times) // 3]
-    return {
-        "tag": leaf("eq", "tags", "PAID"),
-        "tag that collides": leaf("eq", "tags", "Aa"),
-        "tags in": leaf("in", "tags", ["BB", "已支付", "😀tag", None]),
-        "tag null safe": leaf("eqNullSafe", "tags", "a b"),
-        "tag null safe null": leaf("eqNullSafe", "tags", None),
-        "tag is null": leaf("isNull", "tags"),
-        "tag is not null": leaf("isNotNull", "tags"),
-        "tag not": negated(leaf("eq", "tags", "PAID")),
-        "tag not in": negated(leaf("in", "tags", ["PAID", "CREATED"])),
-        "tag not in null": negated(leaf("in", "tags", ["PAID", None])),
-        "tag or null": any_of(leaf("eq", "tags", "Aa"), leaf("isNull", "tags")),
-        "tag starts": leaf("startsWith", "tags", "C"),
-        "tag unheard of": leaf("eq", "tags", "nobody"),
-        "tag equals null": leaf("eq", "tags", None),
-        "tag thousand": leaf("in", "tags", [f"tag-{n}" for n in range(999)] + ["CREATED"]),
-        "keys whole": leaf("eq", "keys", keyed["keys"]),
-        "keys one token": leaf("eq", "keys", "hot"),
-        "keys in": leaf("in", "keys", ["hot", "order-Aa", "nothing"]),
-        "keys thousand": leaf("in", "keys", [f"order-{n}" for n in range(1000)]),
-        "keys unheard of": leaf("eq", "keys", "nobody has this key"),
-        "keys blank": leaf("eq", "keys", " "),
-        "keys null": leaf("isNull", "keys"),
-        "keys not": negated(leaf("eq", "keys", "hot")),
-        "keys contains": leaf("contains", "keys", "order-7"),
-        "uniq key": leaf("eq", "uniqKey", some["uniqKey"]),
-        "uniq key or key": any_of(
-            leaf("eq", "uniqKey", some["uniqKey"]), leaf("eq", "keys", "order-BB")),
-        "key and tag": all_of(leaf("eq", "keys", "hot"), leaf("eq", "tags", "CANCELLED")),
-        "key or tag": any_of(leaf("eq", "keys", "hot"), leaf("eq", "tags", "CANCELLED")),
-        "message id": leaf("eq", "msgId", some["msgId"]),
-        "message ids": leaf("in", "msgId", [some["msgId"], keyed["msgId"], "no id at all"]),
-        "message id lower": leaf("eq", "msgId", some["msgId"].lower()),
-        "message id of nothing": leaf("eq", "msgId", some["msgId"][:-2] + "01"),
-        "physical offset": leaf("eq", "commitLogOffset", some["commitLogOffset"]),
-        "physical offsets": all_of(
-            leaf("ge", "commitLogOffset", some["commitLogOffset"]),
-            leaf("lt", "commitLogOffset", some["commitLogOffset"] + 10_000)),
-        "physical offset or id": any_of(
-            leaf("eq", "commitLogOffset", some["commitLogOffset"]),
-            leaf("eq", "msgId", keyed["msgId"])),
-        "physical offset negative": leaf("lt", "commitLogOffset", 0),
-        "physical offset not": negated(leaf("ge", "commitLogOffset", some["commitLogOffset"])),
-        "queue offsets": all_of(leaf("ge", "queueOffset", 10), leaf("le", "queueOffset", 20)),
-        "queue offsets in": leaf("in", "queueOffset", [0, 1, 5, 30, 10**12, -1]),
-        "queue offset not": negated(leaf("gt", "queueOffset", 3)),
-        "queue offset gap": negated(
-            all_of(leaf("ge", "queueOffset", 3), leaf("lt", "queueOffset", 35))),
-        "time from": leaf("ge", "storeTimestamp", early),
-        "time behind": leaf("gt", "storeTimestamp", late),
-        "time between": all_of(
-            leaf("ge", "storeTimestamp", early), leaf("lt", "storeTimestamp", late)),
-        "time equal": leaf("eq", "storeTimestamp", early),
-        "times in": leaf("in", "storeTimestamp", times[:: max(1, len(times) // 30)]),
-        "time long ago": leaf("lt", "storeTimestamp", 1),
-        "time or tag": any_of(leaf("gt", "storeTimestamp", late), leaf("eq", "tags", "Z")),
-        "size": leaf("gt", "storeSize", 300),
-        "size between": all_of(leaf("ge", "storeSize", 230), leaf("le", "storeSize", 260)),
-        "size not": negated(leaf("eq", "storeSize", some["storeSize"])),
-        "size null": leaf("isNull", "storeSize"),
-        "topic": leaf("eq", "topic", "orders"),
-        "topics": leaf("in", "topic", ["batch", "orderly", "nothing"]),
-        "topic not": negated(leaf("eq", "topic", "orders")),
-        "topic starts": leaf("startsWith", "topic", "o"),
-        "topic below": leaf("lt", "topic", "delay"),
-        "queue": leaf("eq", "queueId", 1),
-        "queues": leaf("in", "queueId", [0, 3, None]),
-        "queue not null safe": negated(leaf("eqNullSafe", "queueId", 0)),
-        "topic and queue": all_of(leaf("eq", "topic", "orders"), leaf("ge", "queueId", 2)),
-        "topic with its queue": any_of(
-            all_of(leaf("eq", "topic", "orders"), leaf("eq", "queueId", 2),
-                   leaf("eq", "tags", "PAID")),
-            all_of(leaf("eq", "topic", "batch"), leaf("eq", "queueId", 0))),
-        "broker": leaf("eq", "brokerName", "store-b"),
-        "broker null safe": leaf("eqNullSafe", "brokerName", None),
-        "contradiction": all_of(leaf("eq", "tags", "PAID"), leaf("eq", "tags", "CREATED")),
-        "contradiction of places": all_of(
-            leaf("lt", "queueOffset", 5), leaf("gt", "queueOffset", 5)),
-        "always": {"op": "true"},
-        "never": {"op": "false"},
-        "not never": negated({"op": "false"}),
-        "deep": negated(any_of(
-            negated(leaf("isNotNull", "keys")),
-            all_of(leaf("eq", "tags", "PAID"), negated(leaf("gt", "queueOffset", 20))))),
-    }
-
-
-FILTER_NAMES = list(_filters([
-    {"topic": "orders", "keys": "a b", "uniqKey": "U", "msgId": "0" * 32, "storeTimestamp": n,
-     "commitLogOffset": n, "storeSize": n, "tags": None} for n in range(1000)
-]))
-
-
 @pytest.mark.parametrize("name", FILTER_NAMES)
 def test_a_filter_gives_the_rows_of_a_full_scan_on_every_path(stores: Stores, name: str) -> None:
     for index, columns in itertools.product(stores.paths, COLUMN_SETS.values()):
         rows = stores.rows[index]
-        tree = _filters(rows)[name]
-        if index in ("half", "none") and _columns_in(tree).isdisjoint(("keys", "uniqKey")):
+        tree = query_filters(rows)[name]
+        if index in ("half", "none") and columns_in(tree).isdisjoint(("keys", "uniqKey")):
             continue  # no path that the index could change
-        wanted = list(dict.fromkeys([*columns, *_columns_in(tree)]))
+        wanted = list(dict.fromkeys([*columns, *columns_in(tree)]))
         scan = InProcessScan(list(stores.paths[index]), {"minPartitions": 3}, tree, wanted)
         found = kept(tree, scan.rows(stores.opened[index]))
         assert as_bag(found, wanted) == as_bag(kept(tree, rows), wanted), (index, wanted)
-
-
-def _columns_in(tree: dict[str, Any]) -> set[str]:
-    if "column" in tree:
-        return {tree["column"]}
-    return set().union(*(_columns_in(arg) for arg in tree.get("args", [])))
 
 
 @pytest.mark.parametrize("store", [
@@ -198,8 +90,8 @@ def test_a_filter_gives_the_rows_of_a_full_scan_of_a_brokers_store(
     rows = store_rows(path)
     options = {"includeSystemTopics": "true"}
     opened = InProcessScan(path, options).open()
-    for name, tree in _filters(_with_topic_orders(rows)).items():
-        columns = list(dict.fromkeys([*PLACE, *_columns_in(tree)]))
+    for name, tree in query_filters(_with_topic_orders(rows)).items():
+        columns = list(dict.fromkeys([*PLACE, *columns_in(tree)]))
         found = kept(tree, InProcessScan(path, options, tree, columns).rows(opened))
         assert as_bag(found, columns) == as_bag(kept(tree, rows), columns), name
 
@@ -222,8 +114,8 @@ def test_a_brokers_store_is_read_whole_and_exactly(golden_store: Any) -> None:
 def test_filters_on_exact_columns_are_applied_without_spark(stores: Stores) -> None:
     for index, name in itertools.product(stores.paths, FILTER_NAMES):
         rows = stores.rows[index]
-        tree = _filters(rows)[name]
-        if _columns_in(tree) <= {"brokerName", "topic", "queueId"}:
+        tree = query_filters(rows)[name]
+        if columns_in(tree) <= {"brokerName", "topic", "queueId"}:
             scan = InProcessScan(list(stores.paths[index]), tree=tree, columns=PLACE)
             found = scan.rows(stores.opened[index])
             assert as_bag(found, PLACE) == as_bag(kept(tree, rows), PLACE), (index, name)
@@ -304,8 +196,8 @@ def test_a_store_without_queues_gives_the_same_rows(stores: Stores, tmp_path: Pa
         (bare / folder).symlink_to(stores.paths["whole"][0] / folder)
     rows = stores.rows["whole"]
     opened = InProcessScan(bare).open()
-    for name, tree in _filters(rows).items():
-        columns = list(dict.fromkeys([*PLACE, "tagsCode", *_columns_in(tree)]))
+    for name, tree in query_filters(rows).items():
+        columns = list(dict.fromkeys([*PLACE, "tagsCode", *columns_in(tree)]))
         found = kept(tree, InProcessScan(bare, tree=tree, columns=columns).rows(opened))
         assert as_bag(found, columns) == as_bag(kept(tree, rows), columns), name
 
