@@ -215,9 +215,18 @@ class CrashState:
 
 def crash_states(trace: Trace, rng: random.Random) -> Iterator[CrashState]:
     """States without end, drawn from all crash points: one or two changes lost, all lost,
-    any subset lost, and unsynced writes torn at sectors."""
+    any subset lost, and unsynced writes torn at sectors. Half of the crashes come while bytes
+    of the log are unsynced."""
+    critical = [
+        position
+        for event in trace.events
+        if isinstance(event.change, Write) and event.change.is_log
+        for position in range(event.position, event.durable_at or trace.length)
+    ]
     while True:
         position = rng.randint(0, trace.length)
+        if critical and rng.random() < 0.5:
+            position = rng.choice(critical)
         pending = [
             number
             for number, event in enumerate(trace.events)

@@ -1,0 +1,248 @@
+"""System calls that fail: the writer says so, and what it had acknowledged is there."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+from crash.case_counts import CaseCounts
+from crash.oracle import CheckedStores, check_store, durable_count
+from crash.workloads import (
+    POOL_SETTINGS,
+    SETTINGS,
+    SYNC_SETTINGS,
+    WORKLOADS,
+    Message,
+    Workload,
+    open_writer,
+    to_arrow,
+)
+from faults import (
+    SYNC_CALLS,
+    FaultyPosix,
+    Kind,
+    Ledger,
+    Outcome,
+    Plan,
+    in_two_processes,
+    run_in_fork,
+)
+
+from rmqlog.commitlog_format.errors import (
+    CommitStateUnknownError,
+    StoreError,
+    StoreLockedError,
+    WriteFailedError,
+)
+from rmqlog.writer.posix import Posix
+from rmqlog.writer.settings import StoreSettings
+from rmqlog.writer.store_lock import StoreLock
+
+pytestmark = pytest.mark.crash
+
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EINTR, errno.EROFS)
+#: One with the pool, whose commits are the writes that can be short; one synchronous.
+CASES = [(WORKLOADS[-1], POOL_SETTINGS), (WORKLOADS[3], SYNC_SETTINGS)]
+
+
+def run_with_fault(
+    workload: Workload, path: Path, settings: StoreSettings, plan: Plan
+) -> Outcome:
+    """Run a workload whose calls fail; it must fail with our errors only and leave nothing."""
+    shutil.rmtree(path, ignore_errors=True)
+    workload.prepare(str(path))
+
+    def victim(posix: FaultyPosix, ledger: Ledger) -> None:
+        before = open_descriptors()
+        failed_path = ""
+        try:
+            workload.run(str(path), posix, ledger.note, settings)
+        except StoreError as error:
+            failed_path = error.path
+        if not failed_path:
+            assert not posix.fired or plan.error == errno.EINTR or plan.kind is Kind.SHORT
+        else:
+            named = Path(failed_path)
+            assert path in (named, *named.parents) or named == path.parent, named
+        gc.collect()  # errors refer to each other in rings
+        assert open_descriptors() == before, "descriptors are left open"
+        StoreLock(Posix(), str(path)).release()
+
+    return run_in_fork(victim, plan)
+
+
+def open_descriptors() -> set[str]:
+    return {
+        os.readlink(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{name}")
+    }
+
+
+def fail_everywhere(
+    workload: Workload, settings: StoreSettings, path: Path, index: int, count: int
+) -> int:
+    """Fail each call with each error, once and from then on; returns the number of cases."""
+    stores = CheckedStores(workload.messages)
+    faults = [(Kind.ERROR, error) for error in ERRORS] + [(Kind.SHORT, 0)]
+    cases = 0
+    for kind, error in faults:
+        only = frozenset({"pwrite"}) if kind is Kind.SHORT else frozenset[str]()
+        for lasting in (False, True):
+            number = 1 + index
+            while True:
+                plan = Plan(kind, number, error, lasting, only)
+                outcome = run_with_fault(workload, path, settings, plan)
+                assert not outcome.error, f"{workload.name}: {plan}: {outcome.error}"
+                if not outcome.fired:
+                    break
+                durable = durable_count(outcome.notes, workload.before_count)
+                stores.check(path, durable, f"{workload.name}: {plan}")
+                cases += 1
+                number += count
+    return cases
+
+
+@pytest.mark.parametrize(
+    ("workload", "settings"), CASES, ids=["transient store pool", "synchronous"]
+)
+def test_any_call_may_fail_and_nothing_acknowledged_is_lost(
+    workload: Workload, settings: StoreSettings, scratch: Path, case_counts: CaseCounts
+) -> None:
+    def work(index: int, count: int) -> int:
+        return fail_everywhere(workload, settings, scratch / str(index), index, count)
+
+    cases = in_two_processes(work)
+
+    case_counts.add("injected errors", cases)
+    assert cases > 700
+
+
+def test_a_failed_sync_is_never_repeated_and_the_state_is_called_unknown(
+    scratch: Path, case_counts: CaseCounts
+) -> None:
+    workload = WORKLOADS[-1]
+    stores = CheckedStores(workload.messages)
+    number = 0
+    while True:
+        number += 1
+        path = scratch / str(number)
+        workload.prepare(str(path))
+
+        def victim(posix: FaultyPosix, ledger: Ledger, path: Path = path) -> None:
+            try:
+                workload.run(str(path), posix, ledger.note, SETTINGS)
+            except CommitStateUnknownError as error:
+                ledger.note(["unknown", str(error)])
+            if posix.fired:
+                # Nothing was written or synced behind the one that failed.
+                assert posix.count == posix.plan.number
+                assert posix.calls[-1][0] in SYNC_CALLS
+
+        outcome = run_in_fork(victim, Plan(Kind.ERROR, number, only=SYNC_CALLS))
+        assert not outcome.error, outcome.error
+        if not outcome.fired:
+            break
+        assert outcome.notes[-1][0] == "unknown"
+        stores.check(path, durable_count(outcome.notes, workload.before_count), outcome.plan)
+
+    case_counts.add("failed syncs", number - 1)
+    assert number > 20
+
+
+def test_a_full_disk_refuses_the_batch_and_the_writer_goes_on(scratch: Path) -> None:
+    messages = [Message(number, 3000) for number in range(30)]
+    plan = Plan(Kind.ERROR, 1, errno.ENOSPC, only=frozenset({"allocate"}))
+    posix = FaultyPosix(plan)
+    with open_writer(str(scratch / "s"), posix) as writer:
+        with pytest.raises(WriteFailedError, match="ENOSPC"):
+            writer.append(to_arrow(messages))
+        writer.append(to_arrow(messages[:10]))
+
+    check_store(scratch / "s", messages[:10], 10)
+
+
+def test_a_limit_on_file_sizes_moved_over_a_record_loses_nothing(
+    scratch: Path, case_counts: CaseCounts
+) -> None:
+    messages = [Message(0, 300), Message(1, 300)]
+    stores = CheckedStores(messages)
+    path, prepared = scratch / "s", scratch / "prepared"
+    with open_writer(str(prepared), Posix()) as writer:
+        writer.append(to_arrow(messages[:1]))
+        begin = writer.end
+    seen = set()
+    for limit in range(begin - 5, begin + 470):
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(prepared, path)
+        # Queue and index files are shorter than the limit: only the commit to the log meets it.
+        outcome = run_in_fork(
+            lambda posix, ledger, limit=limit: append_within(limit, path, messages, posix, ledger),
+            Plan(Kind.ERROR, 0),
+        )
+        assert not outcome.error, outcome.error
+        seen.add(outcome.notes[0][0])
+        stores.check(path, durable_count(outcome.notes, 1), f"limit {limit}")
+
+    case_counts.add("file size limits", 475)
+    assert seen == {"refused", "flushed"}
+
+
+def append_within(
+    limit: int, path: Path, messages: list[Message], posix: Posix, ledger: Ledger
+) -> None:
+    """Append the second message where no file may be written beyond a limit."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    settings = POOL_SETTINGS.with_changes(messageIndexEnable=False)
+    try:
+        with open_writer(str(path), posix, settings) as writer:
+            writer.append(to_arrow(messages[1:]))
+            writer.flush()
+            ledger.note(["flushed", len(messages)])
+    except StoreError as error:
+        ledger.note(["refused", str(error)])
+
+
+@pytest.mark.parametrize("limit", [20, 24, 32, 48, 64])
+def test_with_few_descriptors_many_queues_are_written_or_refused_by_name(
+    scratch: Path, limit: int
+) -> None:
+    messages = [Message(number, 20, f"topic-{number % 100}", number % 3) for number in range(300)]
+    path = scratch / "s"
+
+    def victim(posix: FaultyPosix, ledger: Ledger) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        try:
+            with open_writer(str(path), posix) as writer:
+                writer.append(to_arrow(messages))
+                writer.flush()
+                ledger.note(["flushed", len(messages)])
+        except StoreError as error:
+            ledger.note(["refused", str(error)])
+
+    outcome = run_in_fork(victim, Plan(Kind.ERROR, 0))
+
+    assert not outcome.error, outcome.error
+    assert outcome.notes
+    check_store(path, messages, durable_count(outcome.notes, 0))
+
+
+def test_a_failed_writer_frees_the_store(scratch: Path) -> None:
+    posix = FaultyPosix(Plan(Kind.ERROR, 1, only=frozenset({"sync"})))
+    writer = open_writer(str(scratch / "s"), posix)
+    writer.append(to_arrow([Message(0)]))
+    with pytest.raises(CommitStateUnknownError):
+        writer.flush()
+    with pytest.raises(StoreLockedError):
+        StoreLock(Posix(), str(scratch / "s"))
+
+    with pytest.raises(CommitStateUnknownError):
+        writer.close()
+
+    assert (scratch / "s" / "abort").exists()
+    check_store(scratch / "s", [Message(0)], 0)
