@@ -41,7 +41,7 @@ def value_or_error(call: Callable[[], _T]) -> _T | StoreError:
         return error
 
 
-def run_in_child(code: str, *arguments: object, address_space: int = 0) -> dict[str, Any]:
+def run_in_child(code: str, *arguments: object) -> dict[str, Any]:
     """Run Python in a child and return the JSON that it prints; it must not die of a signal.
 
     The child may use ``growth_limit(size)``: from then on it may take so many bytes more.
