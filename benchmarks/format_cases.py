@@ -119,11 +119,12 @@ def _tag_scan(workspace: Workspace) -> Pair:
     path = workspace.make("queue", build)
     queue = ConsumeQueue(FileQueue.open(LocalFiles(), [str(path)]))
     stop = queue.stop_index
-    target = np.zeros(queue.files.file_size, np.uint8)
+    target = np.zeros(queue.files.end, np.uint8)
 
     def copy() -> None:
         for file in queue.files.files:
-            np.copyto(target, queue.files.window(file.start, file.size).data)
+            data = queue.files.window(file.start, file.size).data
+            np.copyto(target[file.start : file.end], data)
 
     def check() -> None:
         found, _ = queue.matching_units(0, stop, {wanted})
