@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader
 from pyspark.sql.types import DataType, StructType
 
 from rmqlog.commitlog_format.errors import StoreNotFoundError, TopicNotFoundError
@@ -19,6 +19,8 @@ from rmqlog.spark_datasource.schema import (
     message_types,
     schema_of,
 )
+from rmqlog.spark_datasource.sink import RmqlogWriter
+from rmqlog.spark_datasource.sink_plan import plan_write
 from rmqlog.spark_datasource.snapshots import SNAPSHOT_KEY, open_new
 from rmqlog.spark_datasource.topics import check_topics_exist
 
@@ -26,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class RmqlogDataSource(DataSource):
-    """RocketMQ message stores as tables; ``options.py`` lists the options."""
+    """RocketMQ message stores as tables; options are in ``options.py`` and ``sink_options.py``."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,6 +57,10 @@ class RmqlogDataSource(DataSource):
         if request.aggregate is None:
             check_schema(schema, _table_types(request))
         return RmqlogReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The writer of a frame, all of whose columns and options were checked."""
+        return RmqlogWriter(plan_write(self.options, schema, overwrite=overwrite))
 
 
 def _table_schema(request: Request) -> StructType:

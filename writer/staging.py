@@ -76,7 +76,7 @@ class StagingPlan:
 
     def queue_count(self, topic: str) -> int:
         """The queues that rows of a topic are spread over."""
-        return max(self.queue_counts.get(topic, 0), self.queue_nums)
+        return self.queue_counts.get(topic, self.queue_nums)
 
 
 class StagingWriter:

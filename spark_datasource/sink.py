@@ -1,0 +1,67 @@
+"""The writer that Spark runs: tasks stage their rows, the driver commits them or clears up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from rmqlog.spark_datasource.sink_plan import SinkPlan
+from rmqlog.writer.batch_write import abort_job, commit_job
+from rmqlog.writer.commit import StagedJob
+from rmqlog.writer.staged_files import StagedFile
+from rmqlog.writer.staging import StagingWriter
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """What a task tells the driver; nothing when the transaction was in the store already."""
+
+    staged: StagedFile | None
+
+
+class RmqlogWriter(DataSourceArrowWriter):
+    """Writes a frame to a store, all of it or nothing.
+
+    Spark runs :meth:`write` in workers and the other two on the driver, each in a process of
+    its own: all that they share is the plan.
+    """
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self.plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """Stage the rows of one partition. Spark never says whether this attempt counts."""
+        if self.plan.is_done:
+            for _ in iterator:  # Spark wants its rows to be taken
+                pass
+            return StagedMessage(None)
+        context = TaskContext.get()
+        assert context is not None
+        partition, attempt = context.partitionId(), context.taskAttemptId()
+        with StagingWriter(self.plan.staging, partition, attempt) as staging:
+            for batch in iterator:
+                staging.add(batch)
+            return StagedMessage(staging.finish())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit what the attempts that count have staged, in the order of the partitions."""
+        files = sorted(_staged_files(messages), key=lambda file: file.partition)
+        staging = self.plan.staging
+        staged = StagedJob(self.plan.job, staging.folder, files)
+        commit_job(
+            staging.store_path, staged, staging.settings, lock_timeout_s=self.plan.lock_timeout_s
+        )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Clear away what was staged. The messages do not tell: Spark forgets some of them, and
+        gives all of them when a commit has failed, or only its answer was lost."""
+        abort_job(self.plan.staging.store_path, self.plan.job)
+
+
+def _staged_files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
+    found = [message.staged for message in messages if isinstance(message, StagedMessage)]
+    return [staged for staged in found if staged is not None]
