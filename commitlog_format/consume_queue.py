@@ -82,16 +82,6 @@ class ConsumeQueue(UnitQueue):
             )
         return self.ext
 
-    def _may_hold_address(self, block: NDArray[np.uint8]) -> bool:
-        """Whether units of a block must be resolved through the ext file.
-
-        Without an ext file only the block's ends are looked at: units with addresses come in
-        long runs, so that a copy which left the ext folder out is noticed all the same.
-        """
-        if self.ext is not None:
-            return _holds_address(block)
-        return _holds_address(block[:_UNIT_SIZE]) or _holds_address(block[-_UNIT_SIZE:])
-
     def _candidates(
         self, data: NDArray[np.uint8], codes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
@@ -100,7 +90,7 @@ class ConsumeQueue(UnitQueue):
         low_words = codes.astype(CONSUME_QUEUE_UNIT["tags_code"]).view("<u4")[1::2]
         for begin in range(0, len(data), _BLOCK_COUNT * _UNIT_SIZE):
             block = data[begin : begin + _BLOCK_COUNT * _UNIT_SIZE]
-            if self._may_hold_address(block):
+            if _holds_address(block):
                 matches = np.isin(self.tags_codes(block.view(CONSUME_QUEUE_UNIT)), codes)
             else:
                 matches = _holds_low_word(block, low_words)
