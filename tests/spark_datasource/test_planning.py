@@ -1,0 +1,360 @@
+"""Plans: which path is taken, how rows are dealt out, and what a retry or a later task sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_process import InProcessScan
+from query_reference import all_of, any_of, as_bag, kept, leaf, negated, store_rows
+from query_stores import write_query_store
+
+from rmqlog.commitlog_format.errors import (
+    CorruptRecordError,
+    InvalidSettingError,
+    SegmentExpiredError,
+    TopicNotFoundError,
+)
+from rmqlog.spark_datasource.partitions import PartitionSizes, RowList, divide
+from rmqlog.spark_datasource.planning import plan_scan
+from rmqlog.spark_datasource.snapshots import Snapshot, open_pinned
+
+PLACE = ("brokerName", "topic", "queueId", "queueOffset")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_query_store(tmp_path_factory.mktemp("planning") / "store-a")
+
+
+@pytest.fixture(scope="module")
+def rows(store: Path) -> list[dict[str, Any]]:
+    return [row for row in store_rows(store) if not row["topic"].startswith("%")]
+
+
+def _paths(scan: InProcessScan) -> set[str]:
+    return set(scan.plan().report.description.split("path=")[1].split(", ")[0].split(" + "))
+
+
+# --- The choice of the path -----------------------------------------------------------------
+
+
+def test_a_tag_is_looked_for_in_the_units(store: Path) -> None:
+    scan = InProcessScan(store, tree=leaf("eq", "tags", "PAID"))
+    assert _paths(scan) == {"tag scan"}
+    assert len(InProcessScan(store, tree=leaf("eq", "tags", "PAID")).rows()) < 40
+
+
+def test_a_key_is_looked_up_in_the_index_and_the_rest_is_scanned(
+    store: Path, rows: list[dict[str, Any]]
+) -> None:
+    keyed = next(row for row in rows if (row["keys"] or "").startswith("order-1 ") or
+                 (row["keys"] or "").startswith("twice-"))
+    scan = InProcessScan(store, {"topic": keyed["topic"]}, leaf("eq", "keys", keyed["keys"]))
+    plan = scan.plan()
+    assert "index lookup" in plan.report.description
+    assert plan.report.metrics["index entries"] >= 1
+    # Only what lies before the first and behind the last index entry is not covered.
+    assert plan.report.metrics["units to read"] < 20
+    without = InProcessScan(
+        store, {"topic": keyed["topic"], "useIndex": "false"}, leaf("eq", "keys", keyed["keys"]))
+    assert _paths(without) == {"queue scan"}
+
+
+def test_a_message_id_opens_one_queue(store: Path, rows: list[dict[str, Any]]) -> None:
+    scan = InProcessScan(store, tree=leaf("eq", "msgId", rows[50]["msgId"]))
+    plan = scan.plan()
+    assert plan.report.metrics["queues"] == 1
+    assert plan.report.metrics["units to read"] == 1
+    assert [row["msgId"] for row in scan.rows()] == [rows[50]["msgId"]]
+
+
+def test_a_time_reads_only_what_the_slack_allows(store: Path, rows: list[dict[str, Any]]) -> None:
+    last = max(row["storeTimestamp"] for row in rows)
+    tree = leaf("ge", "storeTimestamp", last - 10_000_000)
+    few = InProcessScan(store, {"timeSlack": "0"}, tree).plan().report.metrics["units to read"]
+    more = InProcessScan(store, {"timeSlack": "20s"}, tree).plan().report.metrics["units to read"]
+    assert few < more < len(rows)
+    tree = leaf("ge", "bornTimestamp", last - 10_000_000)
+    assert InProcessScan(store, tree=tree).plan().report.metrics["units to read"] == len(rows)
+
+
+def test_other_queues_are_not_opened(store: Path) -> None:
+    tree = all_of(leaf("eq", "topic", "orders"), leaf("eq", "queueId", 1))
+    scan = InProcessScan(store, tree=tree)
+    stores, snapshot = scan.open()
+    pinned = open_pinned(scan.request.options, snapshot)
+    plan_scan(scan.request, scan.columns, pinned, snapshot)
+    assert [(key.topic, key.queue_id) for key in pinned[0]._views] == [("orders", 1)]
+    assert stores[0].end == pinned[0].end
+
+
+def test_queue_columns_alone_never_open_the_log(store: Path, tmp_path: Path) -> None:
+    scan = InProcessScan(store, columns=[*PLACE, "commitLogOffset", "storeSize", "tagsCode"])
+    assert scan.plan().report.metrics["log bytes to read"] == 0
+
+
+def test_what_cannot_be_used_is_left_to_spark(store: Path, rows: list[dict[str, Any]]) -> None:
+    for tree in ({"op": "unknown"}, any_of(leaf("eq", "tags", "PAID"), {"op": "unknown"})):
+        assert len(InProcessScan(store, tree=tree).rows()) == len(rows)
+
+
+def test_aggregates_are_answered_from_the_bounds(store: Path, rows: list[dict[str, Any]]) -> None:
+    wanted = {"groupBy": ["topic"], "aggregates": [
+        {"func": "count"}, {"func": "min", "column": "queueOffset"},
+        {"func": "max", "column": "queueOffset"}]}
+    scan = InProcessScan(store, tree={"op": "true"}, aggregate=wanted)
+    (piece,) = scan.plan().partitions[0].pieces
+    assert isinstance(piece, RowList)
+    expected = {
+        topic: (len(offsets), 0, max(offsets))
+        for topic in {row["topic"] for row in rows}
+        for offsets in [[row["queueOffset"] for row in rows if row["topic"] == topic]]
+    }
+    assert {row[0]: row[1:] for row in piece.rows} == expected
+    wanted["groupBy"] = []
+    tree = leaf("eq", "topic", "nobody")
+    (piece,) = InProcessScan(store, tree=tree, aggregate=wanted).plan().partitions[0].pieces
+    assert isinstance(piece, RowList)
+    assert piece.rows == ((0, None, None),)
+
+
+def test_a_limit_reads_no_more_than_it_needs(store: Path) -> None:
+    scan = InProcessScan(store, tree=leaf("eq", "topic", "orders"), limit="3")
+    assert len(scan.rows()) == 3
+    scan = InProcessScan(store, {"tags": "PAID"}, {"op": "true"}, limit="3")
+    assert {row["tags"] for row in scan.rows()} == {"PAID"}
+
+
+# --- Partitions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [
+    {"minPartitions": 1}, {"minPartitions": 7}, {"maxRecordsPerPartition": 13},
+    {"maxPartitionBytes": 2000}, {"minPartitions": 1000},
+])
+def test_many_partitions_hold_the_rows_of_one(
+    store: Path, rows: list[dict[str, Any]], options: dict[str, Any]
+) -> None:
+    scan = InProcessScan(store, options, columns=PLACE)
+    partitions = scan.plan().partitions
+    assert as_bag(scan.read(partitions), PLACE) == as_bag(rows, PLACE)
+    counts = [len(scan.read([partition])) for partition in partitions]
+    if "minPartitions" in options:
+        assert len(partitions) == min(options["minPartitions"], len(rows))
+        assert max(counts) - min(counts) <= 2
+    if "maxRecordsPerPartition" in options:
+        assert max(counts) <= 13
+    if "maxPartitionBytes" in options:
+        # Four of these messages, 28 bytes of each read from a unit, hardly fit a partition.
+        assert len(partitions) >= 3
+
+
+def test_a_partition_read_again_gives_the_same_rows(store: Path) -> None:
+    scan = InProcessScan(store, {"minPartitions": 4}, leaf("in", "keys", ["hot", "order-Aa"]))
+    for partition in scan.plan().partitions:
+        assert scan.read([partition]) == scan.read([partition])
+
+
+def test_an_empty_plan_reads_nothing_and_reports(store: Path) -> None:
+    plan = InProcessScan(store, tree={"op": "false"}).plan()
+    assert [partition.pieces for partition in plan.partitions] == [()]
+    report = plan.partitions[0].report
+    assert report.startswith("<rmqlog-report>{")
+    assert report.isascii()
+    found = json.loads(report.removeprefix("<rmqlog-report>").removesuffix("</rmqlog-report>"))
+    assert found["rows"] == 0
+    assert "<" not in report[1:-len("</rmqlog-report>")]
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=6), st.integers(1, 9),
+    st.none() | st.integers(1, 15), st.none() | st.integers(1, 9),
+)
+@settings(max_examples=200)
+def test_dividing_loses_and_repeats_nothing(
+    counts: list[int], tasks: int, row_max: int | None, least: int | None
+) -> None:
+    pieces = [
+        RowList(tuple((number, row) for row in range(count)))
+        for number, count in enumerate(counts)
+    ]
+    parts = divide(pieces, PartitionSizes(least, row_max, 10**6, tasks))
+    dealt = [row for part in parts for piece in part for row in piece.rows]  # type: ignore[union-attr]
+    assert dealt == [row for piece in pieces for row in piece.rows]
+    assert all(parts)
+    if row_max is not None:
+        assert all(sum(piece.row_count for piece in part) <= row_max for part in parts)
+    if least is not None:
+        assert len(parts) >= min(least, len(dealt))
+
+
+# --- Snapshots ------------------------------------------------------------------------------
+
+
+def test_a_frame_does_not_see_what_is_appended_later(tmp_path: Path) -> None:
+    path = write_query_store(tmp_path / "store", count=60)
+    scan = InProcessScan(path, columns=PLACE)
+    _, snapshot = scan.open()
+    before = scan.rows()
+    write_query_store(path, count=60, seed=3, first=60)
+    again = Snapshot.from_json(snapshot.to_json())
+    pinned = open_pinned(scan.request.options, again)
+    later = scan.read(plan_scan(scan.request, scan.columns, pinned, again).partitions)
+    assert as_bag(later, PLACE) == as_bag(before, PLACE)
+    assert len(InProcessScan(path, columns=PLACE).rows()) > len(before)
+
+
+def test_a_version_is_the_store_as_it_was(store: Path, rows: list[dict[str, Any]]) -> None:
+    ends = sorted(row["commitLogOffset"] + row["storeSize"] for row in rows)
+    for end in (ends[0] - 1, ends[0], ends[100], ends[100] + 1, ends[-1]):
+        found = InProcessScan(store, {"versionAsOf": end}, columns=PLACE).rows()
+        expected = [row for row in rows if row["commitLogOffset"] + row["storeSize"] <= end]
+        assert as_bag(found, PLACE) == as_bag(expected, PLACE), end
+    with pytest.raises(InvalidSettingError, match="versionAsOf"):
+        InProcessScan(store, {"versionAsOf": 10**12}).rows()
+
+
+def test_records_that_are_not_dispatched_yet_are_rows(
+    store: Path, rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    from shutil import copytree
+
+    copy = tmp_path / "store-a"
+    copytree(store, copy)
+    behind = sorted(rows, key=lambda row: row["commitLogOffset"])[-5:]
+    for row in behind:
+        # The last unit of a queue that is not blank is taken away.
+        folder = copy / "consumequeue" / row["topic"] / str(row["queueId"])
+        units = sum(file.stat().st_size for file in sorted(folder.iterdir())) // 20
+        assert units > row["queueOffset"]
+        file = max(name for name in folder.iterdir() if int(name.name) <= row["queueOffset"] * 20)
+        place = row["queueOffset"] * 20 - int(file.name)
+        data = file.read_bytes()
+        file.write_bytes(data[:place] + bytes(20) + data[place + 20 :])
+    for tree in ({"op": "true"}, leaf("eq", "tags", behind[0]["tags"]) if behind[0]["tags"]
+                 else leaf("isNull", "tags")):
+        columns = (*PLACE, "tags", "commitLogOffset")
+        found = kept(tree, InProcessScan(copy, tree=tree, columns=columns).rows())
+        assert as_bag(found, columns) == as_bag(kept(tree, rows), columns)
+
+
+# --- Damage, expiry and mistakes ------------------------------------------------------------
+
+
+def _damaged(path: Path, offset: int, by: bytes = b"\xff\xff") -> None:
+    file = max(name for name in (path / "commitlog").iterdir() if int(name.name) <= offset)
+    data = bytearray(file.read_bytes())
+    place = offset - int(file.name)
+    data[place : place + len(by)] = by
+    file.write_bytes(bytes(data))
+
+
+def test_a_damaged_record_fails_with_file_and_offset_or_is_dropped(tmp_path: Path) -> None:
+    path = write_query_store(tmp_path / "store", count=60)
+    rows = [row for row in store_rows(path) if row["topic"] == "orders"]
+    victim = rows[len(rows) // 2]
+    _damaged(path, victim["commitLogOffset"] + 4)
+    with pytest.raises(CorruptRecordError, match=r"commitlog.*at offset") as caught:
+        InProcessScan(path, {"topic": "orders"}).rows()
+    assert caught.value.offset == victim["commitLogOffset"]
+    found = InProcessScan(path, {"topic": "orders", "mode": "DROPMALFORMED"}).rows()
+    rest = [row for row in rows if row is not victim]
+    assert as_bag(found, PLACE) == as_bag(rest, PLACE)
+
+
+def test_a_wrong_checksum_is_seen_when_the_body_is_read(tmp_path: Path) -> None:
+    path = write_query_store(tmp_path / "store", count=30)
+    victim = next(row for row in store_rows(path) if row["topic"] == "orders")
+    place = victim["commitLogOffset"] + 88
+    _damaged(path, place + 4, b"#")
+    with pytest.raises(CorruptRecordError, match="BODYCRC"):
+        InProcessScan(path, {"topic": "orders"}, columns=["body"]).rows()
+    for options in ({"checkCrc": "false"}, {"mode": "DROPMALFORMED"}):
+        InProcessScan(path, {"topic": "orders", **options}, columns=["body"]).rows()
+
+
+def test_an_expired_segment_is_an_error_or_is_skipped(tmp_path: Path) -> None:
+    path = write_query_store(tmp_path / "store", count=200)
+    rows = [row for row in store_rows(path) if row["topic"] == "orders"]
+    scan = InProcessScan(path, {"topic": "orders"})
+    lenient = InProcessScan(path, {"topic": "orders", "failOnDataLoss": "false"})
+    _, snapshot = scan.open()
+    partitions, skipping = scan.plan().partitions, lenient.plan().partitions
+    first, second = sorted((path / "commitlog").iterdir())[:2]
+    first.unlink()
+    with pytest.raises(SegmentExpiredError):
+        scan.read(partitions)
+    rest = [row for row in rows if row["commitLogOffset"] >= int(second.name)]
+    assert as_bag(lenient.read(skipping), PLACE) == as_bag(rest, PLACE)
+    with pytest.raises(SegmentExpiredError, match="since the frame was loaded"):
+        open_pinned(scan.request.options, snapshot)
+    pinned = open_pinned(lenient.request.options, snapshot)
+    plan = plan_scan(lenient.request, lenient.columns, pinned, snapshot)
+    assert as_bag(lenient.read(plan.partitions), PLACE) == as_bag(rest, PLACE)
+    assert second.name.lstrip("0") in plan.report.details["Expired"]
+
+
+def test_offsets_that_are_gone_are_an_error_unless_allowed(store: Path) -> None:
+    far = {"topic": "orders", "startingOffsets": '{"orders": {"0": 100000}}'}
+    with pytest.raises(SegmentExpiredError, match="failOnDataLoss"):
+        InProcessScan(store, far).rows()
+    found = InProcessScan(store, {**far, "failOnDataLoss": "false"}).rows()
+    assert {row["queueId"] for row in found} == {1}
+
+
+def test_a_topic_that_is_not_there_suggests_the_nearest(store: Path) -> None:
+    with pytest.raises(TopicNotFoundError, match="'orders'"):
+        InProcessScan(store, {"topic": "ordres"}).rows()
+
+
+def test_a_consumer_group_bounds_a_read(golden_store: Any) -> None:
+    path = golden_store("rmq-5.5.0-clean").path
+    tables = json.loads(_quoted((path / "config" / "consumerOffset.json").read_text()))
+    name = next(key for key in tables["offsetTable"] if key.startswith("lag@"))
+    offsets = {int(queue): offset for queue, offset in tables["offsetTable"][name].items()}
+    group = name.split("@")[1]
+    rows = [row for row in store_rows(path) if row["topic"] == "lag"]
+    left = InProcessScan(path, {"topic": "lag", "startingOffsets": f"group:{group}"}).rows()
+    done = InProcessScan(path, {"topic": "lag", "endingOffsets": f"group:{group}"}).rows()
+    assert as_bag(left, PLACE) == as_bag(
+        [row for row in rows if row["queueOffset"] >= offsets.get(row["queueId"], 0)], PLACE)
+    assert as_bag([*left, *done], PLACE) == as_bag(rows, PLACE)
+    assert left
+    with pytest.raises(InvalidSettingError, match="no such consumer group"):
+        InProcessScan(path, {"startingOffsets": "group:nobody"}).rows()
+
+
+def _quoted(text: str) -> str:
+    import re
+
+    return re.sub(r"([{,]\s*)(\d+)(\s*:)", r'\1"\2"\3', text)
+
+
+def test_deleted_topics_are_read_when_asked_for(golden_store: Any) -> None:
+    golden = golden_store("rmq-5.5.0-clean")
+    doomed = [line for line in golden.log if line["kind"] == "record"
+              and line["msg"]["topic"] == "doomed"]
+    options = {"topic": "doomed", "includeDeletedTopics": "true"}
+    found = InProcessScan(golden.path, options).rows()
+    assert sorted(row["commitLogOffset"] for row in found) == [
+        line["commitLogOffset"] for line in doomed]
+    tree = negated(leaf("eq", "topic", "doomed"))
+    found = InProcessScan(golden.path, {"includeDeletedTopics": "true"}, tree).rows()
+    assert "doomed" not in {row["topic"] for row in found}
+    with pytest.raises(InvalidSettingError, match="deleted topics"):
+        InProcessScan(golden.path, {**options, "tailMessages": 3}).rows()
+
+
+def test_a_body_as_text_replaces_what_is_no_utf8(store: Path, golden_store: Any) -> None:
+    found = InProcessScan(store, {"topic": "orders", "bodyFormat": "string"}).rows()
+    assert all(row["body"].startswith("body ") for row in found)
+    path = golden_store("rmq-5.5.0-clean").path
+    rows = InProcessScan(path, {"topic": "orders", "bodyFormat": "string"}).rows()
+    expected = {(row["queueId"], row["queueOffset"]): row["body"].decode("utf-8", "replace")
+                for row in store_rows(path) if row["topic"] == "orders"}
+    assert {(row["queueId"], row["queueOffset"]): row["body"] for row in rows} == expected
