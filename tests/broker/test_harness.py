@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from broker.java_driver import JavaDriver, JavaError
-from broker.java_toolchain import Line
+from broker.java_toolchain import LINE_5, JavaUnavailableError, Line, prepare
 from golden_stores import GoldenStore
 
 
@@ -73,3 +73,24 @@ def _without_derived(message: dict[str, Any]) -> dict[str, Any]:
     """The fields that both dumps have under one name."""
     left_out = {"bodySha1", "bodyLength", "commitLogOffset", "storeSize"}
     return {name: value for name, value in message.items() if name not in left_out}
+
+
+def test_a_machine_without_maven_is_told_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+
+    with pytest.raises(JavaUnavailableError, match="java is not on PATH"):
+        prepare(LINE_5)
+
+
+def test_a_machine_without_a_way_to_maven_central_is_told_what_maven_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("java", "javac", "mvn"):
+        program = tmp_path / name
+        program.write_text("#!/bin/sh\necho '[ERROR] Could not transfer artifact'\nexit 1\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    with pytest.raises(JavaUnavailableError, match=r"5\.5\.0: \[ERROR\] Could not transfer"):
+        prepare(LINE_5)

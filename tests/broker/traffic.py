@@ -140,8 +140,11 @@ def await_until(condition: Callable[[], bool]) -> None:
 def stream(
     broker: RealBroker, messages: Sequence[Specification], chunk: int = 50
 ) -> Iterator[None]:
-    """Send in the background, over and over, until the block ends or the broker is gone."""
-    stopped = threading.Event()
+    """Send in the background, over and over, until the block ends or the broker is gone.
+
+    The block begins when the first messages have been taken.
+    """
+    began, stopped = threading.Event(), threading.Event()
 
     def send() -> None:
         start = 0
@@ -152,11 +155,13 @@ def stream(
                 if not stopped.is_set() and broker.running:
                     raise
                 return
+            began.set()
             start = (start + chunk) % len(messages)
 
     thread = threading.Thread(target=send, name="traffic")
     thread.start()
     try:
+        assert began.wait(WAIT_LIMIT_SECONDS), "the broker takes no messages"
         yield
     finally:
         stopped.set()

@@ -1,4 +1,4 @@
-"""A broker that dispatches while we look from queue to queue: no snapshot lacks a message."""
+"""A broker that dispatches while we look, or while a copy is made: no snapshot lacks a message."""
 
 from __future__ import annotations
 
@@ -59,11 +59,31 @@ def test_messages_dispatched_between_two_looks_are_all_there(
     monkeypatch.setattr(store_module, "open_queue_files", open_and_dispatch)
     snapshot = Store(str(path))
 
+    assert_complete(snapshot, earlier + QUEUE_COUNT + 30)
+
+
+def test_queues_that_were_copied_one_after_another_are_complete(tmp_path: Path) -> None:
+    path, later = tmp_path / "store", tmp_path / "later"
+    write_turns(path, 0, 30)
+    shutil.copytree(path, later)
+    for queue_id in (1, 2):
+        write_turns(later, 30 * queue_id, 30)
+        queue = f"consumequeue/orders/{queue_id}"
+        shutil.copytree(later / queue, path / queue, dirs_exist_ok=True)
+    write_turns(later, 90, 30)
+    shutil.copytree(later / "commitlog", path / "commitlog", dirs_exist_ok=True)
+    (path / "abort").touch()
+
+    assert_complete(Store(str(path)), 120)
+
+
+def assert_complete(snapshot: Store, count: int) -> None:
+    """Each queue has its messages of the first ``count``, in their places."""
     for queue_id in range(QUEUE_COUNT):
         rows = [
             (row["queueOffset"], row["body"])
             for batch in snapshot.read("orders", queue_id, columns=["queueOffset", "body"])
             for row in batch.to_pylist()
         ]
-        numbers = range(queue_id, earlier + QUEUE_COUNT + 30, QUEUE_COUNT)
+        numbers = range(queue_id, count, QUEUE_COUNT)
         assert rows == [(place, b"%d" % number) for place, number in enumerate(numbers)]
