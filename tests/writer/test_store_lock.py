@@ -119,13 +119,18 @@ def test_opening_and_closing_the_file_elsewhere_keeps_the_lock(tmp_path: Path) -
 def test_a_forked_child_neither_holds_nor_frees_the_lock(tmp_path: Path) -> None:
     lock = StoreLock(Posix(), str(tmp_path))
     reader, writer = os.pipe()
+    released, release = os.pipe()
     child = fork()
     if child == 0:
         lock.release()
+        os.write(release, b"1")
         os.close(writer)
         os.read(reader, 1)
         os._exit(0)
     os.close(reader)
+    os.close(release)
+    os.read(released, 1)
+    os.close(released)
     try:
         with pytest.raises(StoreLockedError):
             StoreLock(Posix(), str(tmp_path))
