@@ -353,7 +353,7 @@ def test_nothing_is_changed_without_yes_where_nobody_can_be_asked(
 
 
 def test_recover_says_first_what_it_then_sets_aside(run: Run, copied: Path) -> None:
-    (copied / "abort").write_text("1")
+    (copied / "abort").touch()
     shutil.rmtree(copied / "index")
     (copied / "checkpoint").unlink()
     damage(copied)
