@@ -88,7 +88,8 @@ def _check_python() -> Check:
 
 
 def _check_libraries() -> Check:
-    found, missing = [], []
+    found: list[str] = []
+    missing: list[str] = []
     for name in _LIBRARIES:
         version = _version(name)
         (missing if version is None else found).append(f"{name} {version or ''}".strip())

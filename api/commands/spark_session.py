@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ def spark_session(
 
 
 @contextmanager
-def _silenced_java() -> Iterator[object]:
+def _silenced_java() -> Iterator[Callable[[], str]]:
     """Let a Java that is started now write its stderr into a file that vanishes.
 
     Yields a function that tells what it wrote so far.

@@ -50,7 +50,7 @@ def _draw_traffic(shop: Shop, path: Path) -> Path:
         for batch in store.read(topic, columns=("bornTimestamp",)):
             times = batch["bornTimestamp"].cast("int64").to_numpy() // 1000
             counts += np.histogram(times, edges)[0]
-        traffic.fill_between(moments, below, below + counts / minutes, label=topic)  # type: ignore[arg-type]
+        traffic.fill_between(moments, below, below + counts / minutes, label=topic)
         below += counts / minutes
     traffic.set_title("Messages a minute (UTC)")
     traffic.legend(loc="upper left")

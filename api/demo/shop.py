@@ -104,7 +104,8 @@ def _append_sizes(count: int) -> NDArray[np.int64]:
     hours = np.linspace(0, 24, _APPEND_COUNT, endpoint=False)
     weights = 1.2 + np.sin((hours - 9) / 24 * 2 * np.pi) + 0.8 * np.exp(-((hours - 20) ** 2))
     ends = np.round(np.cumsum(weights) / weights.sum() * count).astype(np.int64)
-    return np.diff(ends, prepend=0)
+    sizes: NDArray[np.int64] = np.diff(ends, prepend=0)
+    return sizes
 
 
 def _batches(sizes: NDArray[np.int64], start_ms: int) -> Iterator[pa.RecordBatch]:
