@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,20 +21,22 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 _SPARK = re.compile(r"spark|rmqlog sql|rmqlog demo")
+_STORE_ON_PAGES = "/data/store"
 #: What sets a machine up or runs for long has tests of its own.
 _NOT_RUN = re.compile(r"^(make|pip|git) ", re.MULTILINE)
 
 
-def blocks(language: str) -> Iterator[object]:
-    """Every block in a language, with where it is as its id; those that need Spark marked."""
+def scripts(language: str) -> list[object]:
+    """For each page all its blocks in a language, one after another, as a reader types them."""
+    found = []
     for page in PAGES:
-        text = page.read_text("utf-8")
-        for found in _BLOCK.finditer(text):
-            code = found.group(2)
-            if found.group(1) == language and not _NOT_RUN.search(code):
-                line = text.count("\n", 0, found.start()) + 1
-                marks = [pytest.mark.spark] if _SPARK.search(code) else []
-                yield pytest.param(code, id=f"{page.name}:{line}", marks=marks)
+        blocks = [code for name, code in _BLOCK.findall(page.read_text("utf-8"))
+                  if name == language and not _NOT_RUN.search(code)]
+        if blocks:
+            code = "\n".join(blocks)
+            marks = [pytest.mark.spark] if _SPARK.search(code) else []
+            found.append(pytest.param(code, id=page.name, marks=marks))
+    return found
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def surroundings(
             "OUT": str(tmp_path), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": ""}
 
 
-@pytest.mark.parametrize("code", blocks("bash"))
+@pytest.mark.parametrize("code", scripts("bash"))
 def test_the_commands_of_a_page_run(code: str, surroundings: dict[str, str]) -> None:
     result = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", code], cwd=ROOT, env=surroundings, text=True,
@@ -67,8 +69,9 @@ def test_the_commands_of_a_page_run(code: str, surroundings: dict[str, str]) -> 
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("code", blocks("python"))
+@pytest.mark.parametrize("code", scripts("python"))
 def test_the_python_of_a_page_runs(code: str, surroundings: dict[str, str]) -> None:
+    code = code.replace(_STORE_ON_PAGES, surroundings["STORE"])
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=surroundings["OUT"], env=surroundings, text=True,
         capture_output=True, timeout=600, check=False,
