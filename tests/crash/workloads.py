@@ -141,18 +141,19 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
     )
 
 
-def _numbered(sizes: list[int], first: int = 0, **fields: object) -> Batch:
+def numbered(sizes: list[int], first: int = 0, **fields: object) -> Batch:
+    """Messages with bodies of these sizes."""
     return [
         Message(first + i, size, **fields)  # type: ignore[arg-type]
         for i, size in enumerate(sizes)
     ]
 
 
-def _filling_segment(first: int, left: int = SEGMENT_SIZE, count: int = 8) -> Batch:
+def filling_segment(first: int, left: int = SEGMENT_SIZE, count: int = 8) -> Batch:
     """Messages that leave just the 8 bytes of a filler in a segment with ``left`` bytes."""
     size = (left - 8) // count
     last = left - 8 - (count - 1) * size
-    return _numbered([size - RECORD_OVERHEAD] * (count - 1) + [last - RECORD_OVERHEAD], first)
+    return numbered([size - RECORD_OVERHEAD] * (count - 1) + [last - RECORD_OVERHEAD], first)
 
 
 def _in_parts(batch: Batch, size: int) -> tuple[Batch, ...]:
@@ -161,19 +162,19 @@ def _in_parts(batch: Batch, size: int) -> tuple[Batch, ...]:
 
 def workloads() -> Iterator[Workload]:
     """The eight of them."""
-    base = (_numbered([200] * 5),)
-    yield Workload("fits in a segment", _in_parts(_numbered([300] * 6), 3))
-    yield Workload("ends at the segment's end", (_filling_segment(0),))
+    base = (numbered([200] * 5),)
+    yield Workload("fits in a segment", _in_parts(numbered([300] * 6), 3))
+    yield Workload("ends at the segment's end", (filling_segment(0),))
     yield Workload(
-        "blank tail of 8 bytes", (_numbered([100] * 2, 8),), before=(_filling_segment(0),)
+        "blank tail of 8 bytes", (numbered([100] * 2, 8),), before=(filling_segment(0),)
     )
-    yield Workload("rolls over two segments", (_numbered([9000] * 16),))
-    yield Workload("new topic", (_numbered([150] * 4, 5, topic="orders2"),), before=base)
-    yield Workload("new queue", (_numbered([150] * 14, 5, queue_id=1),), before=base)
+    yield Workload("rolls over two segments", (numbered([9000] * 16),))
+    yield Workload("new topic", (numbered([150] * 4, 5, topic="orders2"),), before=base)
+    yield Workload("new queue", (numbered([150] * 14, 5, queue_id=1),), before=base)
     yield Workload("nothing to append", (), before=base)
     # The second batch begins a segment and the third goes on in it: the checkpoint then vouches
     # for the first segment, and recovery starts at the second.
-    yield Workload("three batches in turn", _in_parts(_numbered([7000] * 18, 5), 6), before=base)
+    yield Workload("three batches in turn", _in_parts(numbered([7000] * 18, 5), 6), before=base)
 
 
 WORKLOADS = tuple(workloads())
