@@ -67,7 +67,7 @@ def guarded(function: Callable[_P, _R]) -> Callable[_P, _R]:
             if os.environ.get(DEBUG_VARIABLE):
                 raise
             raise _fail(
-                f"internal error, {type(error).__name__}: {error}; please report it "
+                f"internal error, {type(error).__name__}: {_first_line(error)}; please report it "
                 f"({DEBUG_VARIABLE}=1 shows where)", ExitCode.INTERNAL,
             ) from None
         return result
@@ -84,6 +84,11 @@ def _fail(sentence: str, code: ExitCode) -> typer.Exit:
     line = " ".join(sentence.split())
     typer.echo(f"rmqlog: {line}", err=True)
     return typer.Exit(code)
+
+
+def _first_line(error: Exception) -> str:
+    """The start of a message: errors of Java bring their whole stack."""
+    return str(error).strip().split("\n")[0][:200]
 
 
 def _describe(error: OSError) -> str:
