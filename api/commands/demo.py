@@ -77,6 +77,5 @@ def _print_end(shop: Shop, plots: list[Path], seconds: float) -> None:
         f"rmqlog pending {shop.path} | tail",
         f"rmqlog groups {shop.path} {LAGGING_GROUP}",
         f"rmqlog verify {shop.path}",
-        "the notebooks in notebooks/, which read this store",
     ):
         print_line(f"  {line}")
