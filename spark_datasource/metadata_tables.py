@@ -19,9 +19,7 @@ from pyspark.sql.types import (
 from rmqlog.commitlog_format.errors import StoreError
 from rmqlog.commitlog_format.queue_view import QueueView
 from rmqlog.commitlog_format.store import Store
-from rmqlog.spark_datasource.estimates import estimate_queue
 from rmqlog.spark_datasource.options import Options
-from rmqlog.spark_datasource.partitions import UnitFilter
 from rmqlog.spark_datasource.topics import select_topics
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -71,7 +69,7 @@ def _topics(store: Store, options: Options) -> Iterator[Row]:
     for view in _selected_views(store, options):
         by_topic.setdefault(view.topic, []).append(view)
     for topic, views in by_topic.items():
-        size = round(sum(map(_log_size, views)))
+        size = sum(map(_log_size, views))
         firsts = [_stored_at(store, view, view.min_offset) for view in views if len(view)]
         lasts = [_stored_at(store, view, view.max_offset - 1) for view in views if len(view)]
         config = store.config.topics.get(topic)
@@ -159,11 +157,9 @@ def _selected_views(store: Store, options: Options) -> Iterator[QueueView]:
             yield store.queue_view(key)
 
 
-def _log_size(view: QueueView) -> float:
-    """About how many bytes of the log a queue's messages take: exact where they are few."""
-    first, last = view.dispatched_range
-    estimate = estimate_queue(view, first, last, UnitFilter())
-    return estimate.record_size * (last - first) + float(view.tail.sizes.sum())
+def _log_size(view: QueueView) -> int:
+    """How many bytes of the log a queue's messages take; all of its units are read for it."""
+    return sum(int(units.sizes.sum()) for units in view.scan())
 
 
 def _stored_at(store: Store, view: QueueView, queue_offset: int) -> datetime | None:

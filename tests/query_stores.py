@@ -13,7 +13,7 @@ TAGS = ("PAID", "CREATED", "CANCELLED", None, "已支付", "Aa", "BB", "a b", "�
 TOPICS = ("orders", "orders", "orders", "orders", "batch", "orderly", "%RETRY%g")
 
 
-def write_query_store(path: Path, count: int = 300, seed: int = 1, first: int = 0) -> Path:
+def write_query_store(path: Path, count: int = 200, seed: int = 1, first: int = 0) -> Path:
     """Messages of several topics: tags and keys with equal hashes, unicode, none, many, hot ones.
 
     The clock moves a second every few messages; appending again goes on with ``first``.

@@ -10,18 +10,24 @@ from typing import Any
 
 import pytest
 from golden_stores import GoldenStore
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from in_process import InProcessScan
 from query_filters import FILTER_NAMES, columns_in, query_filters
 from query_reference import (
+    all_of,
     answers,
+    any_of,
     as_bag,
     explode,
     is_system,
     kept,
     leaf,
+    negated,
     store_rows,
 )
-from query_stores import write_query_store
+from query_stores import TAGS, write_query_store
+from small_stores import START_MS
 
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 
@@ -75,7 +81,7 @@ def test_a_filter_gives_the_rows_of_a_full_scan_on_every_path(stores: Stores, na
         if index in ("half", "none") and columns_in(tree).isdisjoint(("keys", "uniqKey")):
             continue  # no path that the index could change
         wanted = list(dict.fromkeys([*columns, *columns_in(tree)]))
-        scan = InProcessScan(list(stores.paths[index]), {"minPartitions": 3}, tree, wanted)
+        scan = InProcessScan(list(stores.paths[index]), {"minPartitions": 2}, tree, wanted)
         found = kept(tree, scan.rows(stores.opened[index]))
         assert as_bag(found, wanted) == as_bag(kept(tree, rows), wanted), (index, wanted)
 
@@ -240,3 +246,47 @@ def test_the_reference_itself_can_tell_right_from_wrong(stores: Stores) -> None:
     assert 0 < len(right) < len(rows)
     assert as_bag(right[1:], PLACE) != as_bag(right, PLACE)
     assert answers(leaf("eq", "tags", None), rows[0]) is None
+
+
+_TEXTS = {
+    "tags": st.sampled_from([*TAGS, "nobody"]),
+    "keys": st.sampled_from(["hot", "order-Aa", "order-BB", "hot order-3", "order-7", " ", "键"]),
+    "topic": st.sampled_from(["orders", "batch", "orderly", "nobody"]),
+    "brokerName": st.sampled_from(["store-a", "store-b", "nobody"]),
+}
+_NUMBERS = {
+    "queueId": st.integers(-1, 3),
+    "queueOffset": st.integers(-1, 120),
+    "commitLogOffset": st.integers(-1, 80_000),
+    "storeSize": st.integers(150, 420),
+    "storeTimestamp": st.integers(START_MS, START_MS + 110_000).map(lambda ms: ms * 1000),
+}
+_CONDITIONS = st.one_of(
+    *(st.builds(leaf, st.sampled_from(["eq", "eqNullSafe", "ge", "startsWith"]), st.just(name),
+                values) for name, values in _TEXTS.items()),
+    *(st.builds(leaf, st.sampled_from(["eq", "eqNullSafe", "lt", "le", "gt", "ge"]),
+                st.just(name), values) for name, values in _NUMBERS.items()),
+    *(st.builds(leaf, st.just("in"), st.just(name), st.lists(st.none() | values, min_size=1))
+      for name, values in {**_TEXTS, **_NUMBERS}.items()),
+    st.builds(leaf, st.sampled_from(["isNull", "isNotNull"]),
+              st.sampled_from(["tags", "keys", "uniqKey", "storeSize"])),
+)
+TREES = st.recursive(
+    _CONDITIONS,
+    lambda inner: st.one_of(
+        st.builds(all_of, inner, inner), st.builds(any_of, inner, inner),
+        st.builds(negated, inner)),
+    max_leaves=6,
+)
+
+
+@given(TREES, st.sampled_from(["whole", "half", "none", "three"]), st.sampled_from([1, 4]))
+@settings(max_examples=150)
+def test_a_random_query_gives_the_rows_of_plain_python(
+    stores: Stores, tree: dict[str, Any], index: str, partitions: int
+) -> None:
+    columns = list(dict.fromkeys([*PLACE, *columns_in(tree)]))
+    options = {"minPartitions": partitions}
+    scan = InProcessScan(list(stores.paths[index]), options, tree, columns)
+    found = kept(tree, scan.rows(stores.opened[index]))
+    assert as_bag(found, columns) == as_bag(kept(tree, stores.rows[index]), columns)
