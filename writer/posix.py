@@ -135,13 +135,19 @@ class Posix:
         return descriptor
 
     def create_file(
-        self, path: str, size: int, scratch_directory: str, *, durable: bool = False
+        self,
+        path: str,
+        size: int,
+        scratch_directory: str,
+        *,
+        content: Buffer = b"",
+        durable: bool = False,
     ) -> None:
-        """Make a file of zeros that has its name only once it has its size.
+        """Make a file that has its name only once it has its size; zeros behind its content.
 
         A broker refuses to start on a segment or queue file of another size, or of another
         name, so the file grows in a folder that brokers ignore (``<store>/rmqlog``). With
-        ``durable``, file and name are on disk when it returns.
+        ``durable``, file and name are on disk when it returns; ``content`` is before the name.
         """
         with self._mutex:
             self._created += 1
@@ -149,7 +155,9 @@ class Posix:
         descriptor = self.open(beside, create=True)
         try:
             self.truncate(descriptor, size)
-            if durable:
+            if len(content):
+                self.pwrite(descriptor, content, 0)
+            if durable or len(content):
                 self.fsync(descriptor)
         finally:
             self.close(descriptor)

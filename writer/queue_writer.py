@@ -40,24 +40,27 @@ class UnitFiles:
         content = np.ascontiguousarray(units).view(np.uint8)
         done = 0
         while done < len(content):
-            file, position = self._file()
+            position = self.end % self.file_size
             size = min(len(content) - done, self.file_size - position)
+            file = self._file(self.end - position, content[done : done + size])
             file.store(position, content[done : done + size], size)
             self.end += size
             done += size
 
-    def _file(self) -> tuple[MappedFile, int]:
-        """The file that holds ``end``, and where in it."""
-        position = self.end % self.file_size
-        if self._last is None or self._last_start != self.end - position:
-            self._last_start = self.end - position
-            self._last = self._open(f"{self.directory}/{offset_name(self._last_start)}")
-        return self._last, position
+    def _file(self, start: int, first_units: NDArray[np.uint8]) -> MappedFile:
+        """The file that begins at a position of the queue, made where it is missing."""
+        if self._last is None or self._last_start != start:
+            self._last = self._open(f"{self.directory}/{offset_name(start)}", first_units)
+            self._last_start = start
+        return self._last
 
-    def _open(self, path: str) -> MappedFile:
+    def _open(self, path: str, first_units: NDArray[np.uint8]) -> MappedFile:
         file = MappedFile(self.files, path, self.file_size, min(_RESERVE_STEP, self.file_size))
         if not os.path.exists(path):
-            file.create()
+            # A further file never appears empty: a broker that recovers looks at the last file
+            # only, and would keep units behind the log's end in the one before it.
+            is_further = bool(self.end)
+            file.create(content=first_units if is_further else b"")
         elif os.path.getsize(path) != self.file_size:
             raise CorruptQueueError(
                 "queue file has another size than configured", path,

@@ -48,14 +48,18 @@ class FileSet:
         self._unsynced_directories: dict[str, None] = {}
         self._mutex = threading.Lock()
 
-    def create(self, path: str, size: int, *, durable: bool = False) -> None:
-        """Make a file of ``size`` zero bytes, and the directories above it.
+    def create(
+        self, path: str, size: int, *, content: Buffer = b"", durable: bool = False
+    ) -> None:
+        """Make a file of ``size`` bytes, zeros behind its content, and the directories above it.
 
         It is on disk when it returns if ``durable``, else with the next :meth:`sync_names`.
         """
         self.make_directory(os.path.dirname(path))
         self.posix.mkdir(self._scratch_directory)
-        self.posix.create_file(path, size, self._scratch_directory, durable=durable)
+        self.posix.create_file(
+            path, size, self._scratch_directory, content=content, durable=durable
+        )
         if not durable:
             self._note_changed(os.path.dirname(path))
 
@@ -152,9 +156,9 @@ class MappedFile:
         """The bytes, to be read; do not keep it."""
         return self.files.mapping(self.path, self.size).array
 
-    def create(self, *, durable: bool = False) -> None:
-        """Make the file, all zero."""
-        self.files.create(self.path, self.size, durable=durable)
+    def create(self, *, content: Buffer = b"", durable: bool = False) -> None:
+        """Make the file, all zero behind its content."""
+        self.files.create(self.path, self.size, content=content, durable=durable)
 
     def reserve(self, start: int, end: int) -> None:
         """See that the bytes from ``start`` to ``end`` can be written; raises on a full disk."""
