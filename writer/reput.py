@@ -6,6 +6,7 @@ is read back from the log comes out the same.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -30,6 +31,8 @@ _COLUMNS = (
 )
 _MICROSECONDS = 1000
 
+logger = logging.getLogger(__name__)
+
 
 def dispatch_log(
     log: CommitLog,
@@ -52,6 +55,26 @@ def dispatch_log(
             dispatcher.dispatch(batch)
             count += len(batch)
     return count, walk.end
+
+
+def dispatch_what_is_sound(
+    log: CommitLog, start: int, stop: int, dispatcher: Dispatcher, settings: StoreSettings
+) -> int:
+    """Dispatch the records of ``[start, stop)``; behind damage it goes on with the next segment.
+
+    There is damage only in front of what recovery has checked, where it starts when the index
+    is made anew: without going on, the newest messages would be missing in their queues.
+    """
+    dispatched = 0
+    while start < stop:
+        count, end = dispatch_log(log, start, stop, dispatcher, settings)
+        dispatched += count
+        if end.offset >= stop:
+            break
+        logger.warning("the log is damaged: %s", end.reason)
+        size = settings.mappedFileSizeCommitLog
+        start = end.offset - end.offset % size + size
+    return dispatched
 
 
 def _batches(

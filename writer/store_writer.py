@@ -41,7 +41,7 @@ from rmqlog.writer.message_columns import NewMessage, batch_of, read_messages
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.queue_table import QueueTable
 from rmqlog.writer.recovery import RecoveryReport, recover, remove_abort
-from rmqlog.writer.reput import dispatch_log
+from rmqlog.writer.reput import dispatch_what_is_sound
 from rmqlog.writer.rules import check_topic, check_topic_kinds
 from rmqlog.writer.segments import FileSet, LogPositions
 from rmqlog.writer.settings import FlushDiskType, StoreSettings
@@ -177,7 +177,7 @@ class StoreWriter:
         last = self._last_timestamp(log, report)
         if report.dispatch_start >= report.log_end:
             return last
-        count, _ = dispatch_log(
+        count = dispatch_what_is_sound(
             log, report.dispatch_start, report.log_end, self._dispatcher, self.settings
         )
         logger.info("%s: dispatched %d messages that the queues lacked", self.path, count)
