@@ -49,12 +49,16 @@ class RmqlogWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit what the attempts that count have staged, in the order of the partitions."""
-        files = sorted(_staged_files(messages), key=lambda file: file.partition)
         staging = self.plan.staging
-        staged = StagedJob(self.plan.job, staging.folder, files)
         commit_job(
-            staging.store_path, staged, staging.settings, lock_timeout_s=self.plan.lock_timeout_s
+            staging.store_path, self.staged_job(messages), staging.settings,
+            lock_timeout_s=self.plan.lock_timeout_s,
         )
+
+    def staged_job(self, messages: Sequence[WriterCommitMessage | None]) -> StagedJob:
+        """What the tasks have staged, as their messages tell."""
+        files = sorted(_staged_files(messages), key=lambda file: file.partition)
+        return StagedJob(self.plan.job, self.plan.staging.folder, files)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Clear away what was staged. The messages do not tell: Spark forgets some of them, and

@@ -135,6 +135,8 @@ class StagedFileReader:
         hashes = np.frombuffer(columns, STAGED_HASH, hash_count, names_size + rows_size)
         queues = self._queues(columns[:names_size], position)
         records_position = start + len(columns)
+        if records_position + records_size > self._size:
+            raise self._corrupt("a staged file is too short", records_position, self._size)
         if (
             int(rows["size"].sum(dtype=np.int64)) != records_size
             or int(rows["hash_count"].sum(dtype=np.int64)) != hash_count
