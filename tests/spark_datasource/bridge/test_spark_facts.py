@@ -106,15 +106,3 @@ def test_without_the_bridge_no_column_is_pruned(plain: SparkSession) -> None:
     asked = plain.read.format("plain_wide").load().select("tags").first().tags
 
     assert asked == "tags,body"  # "tags" would do
-
-
-def test_a_python_source_cannot_be_registered_under_the_name_of_the_jar(
-    spark: SparkSession,
-) -> None:
-    class Twin(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "rmqlog"
-
-    with pytest.raises(AnalysisException, match="already exists"):
-        spark.dataSource.register(Twin)
