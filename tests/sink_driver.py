@@ -1,0 +1,203 @@
+"""A Spark driver whose writes go wrong on purpose: ``python sink_driver.py`` runs jobs that come
+as JSON lines and answers each with a line.
+
+A line is ``{"store": …, "rows": n, "fault": {…}, "options": {…}}``, or ``{"stop": true}``. The rows
+of a job are numbers; the ``fault`` says where an attempt fails, sleeps or dies (:class:`Fault`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from faults import FaultyPosix, Kind, Plan
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from rmqlog.spark_datasource.sink import RmqlogWriter, StagedMessage
+from rmqlog.spark_datasource.sink_plan import SinkPlan, plan_write
+from rmqlog.spark_datasource.source import RmqlogDataSource
+from rmqlog.writer.batch_write import commit_job
+
+TOPIC = "orders"
+PARTITIONS = 4
+SIZES = {
+    "mappedFileSizeCommitLog": "64k", "mappedFileSizeConsumeQueue": "4000",
+    "maxHashSlotNum": "500", "maxIndexNum": "2000",
+}
+#: Points of a task, in their order.
+POINTS = ("before rows", "between rows", "staged", "before message", "message")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong.
+
+    At ``point``, the first ``attempts`` attempts at ``partition`` fail; ``how`` is ``raise``,
+    ``kill`` (the worker), ``kill parent`` (its executor) or ``sleep``. ``commit_call`` kills the
+    commit before so many durable calls; ``commit_group`` kills the driver's process group there.
+    """
+
+    point: str = ""
+    attempts: int = 1
+    partition: int = 1
+    how: str = "raise"
+    commit_call: int = 0
+    commit_group: bool = False
+
+    def strike(self, point: str) -> None:
+        """Fail here, if this is the place."""
+        context = TaskContext.get()
+        if context is None or point != self.point:
+            return
+        if context.partitionId() != self.partition or context.attemptNumber() >= self.attempts:
+            return
+        if self.how == "sleep":
+            time.sleep(20)
+        elif self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.how == "kill executor":
+            os.kill(_executor(), signal.SIGKILL)
+            time.sleep(60)
+        else:
+            raise ZeroDivisionError(f"a fault at {point!r}")
+
+
+def _executor() -> int:
+    """The Java process above this worker."""
+    pid = os.getpid()
+    while True:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            pid = int(file.read().rpartition(")")[2].split()[1])
+        with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+            if file.read().strip() == "java":
+                return pid
+
+
+@dataclass(frozen=True)
+class FaultyMessage(StagedMessage):
+    """A message that fails while it is sent."""
+
+    fault: Fault
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.fault.strike("message")
+        return FaultyMessage, (self.staged, self.fault)
+
+
+class GroupKillingPosix(FaultyPosix):
+    """Kills all processes of the driver instead of its own."""
+
+    def _perform(self, call: Any, action: Any) -> int | None:
+        if self._fires(call):
+            os.killpg(int(os.environ["SINK_DRIVER_GROUP"]), signal.SIGKILL)
+            time.sleep(60)
+        return action(call.size)  # type: ignore[no-any-return]
+
+
+class FaultyWriter(RmqlogWriter):
+    """The writer with a fault in it."""
+
+    def __init__(self, plan: SinkPlan, fault: Fault) -> None:
+        super().__init__(plan)
+        self.fault = fault
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FaultyMessage:
+        """Write, failing on the way."""
+        self.fault.strike("before rows")
+        message = super().write(self._between(iterator))
+        self.fault.strike("before message")
+        return FaultyMessage(message.staged, self.fault)
+
+    def _between(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in iterator:
+            half = batch.num_rows // 2
+            yield batch.slice(0, half)
+            self.fault.strike("between rows")
+            yield batch.slice(half)
+        self.fault.strike("staged")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit, dying on the way."""
+        if not self.fault.commit_call:
+            super().commit(messages)
+            return
+        kind = GroupKillingPosix if self.fault.commit_group else FaultyPosix
+        posix = kind(Plan(Kind.KILL_BEFORE, self.fault.commit_call))
+        staging = self.plan.staging
+        commit_job(staging.store_path, self.staged_job(messages), staging.settings, posix=posix)
+
+
+class FaultySource(RmqlogDataSource):
+    """The source under a name of its own; its option ``fault`` is a fault's JSON."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Its own name: the jar takes ``rmqlog``."""
+        return "rmqlog_faulty"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The writer, with the fault."""
+        given = dict(self.options)
+        fault = Fault(**json.loads(given.pop("fault", "{}")))
+        return FaultyWriter(plan_write(given, schema, overwrite=overwrite), fault)
+
+
+def frame(spark: SparkSession, rows: int, *, shuffled: bool) -> DataFrame:
+    """So many numbered rows in four partitions; a few batches each."""
+    numbers = spark.range(0, rows, 1, PARTITIONS)
+    if shuffled:
+        numbers = numbers.repartition(PARTITIONS, "id")
+    return numbers.selectExpr(
+        "cast(id as string) as body", "concat('key-', id) as keys", "'tag' as tags"
+    )
+
+
+def run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
+    """Write the rows of a job; what went wrong is the answer."""
+    options = {"topic": TOPIC, "fault": json.dumps(job.get("fault", {})), **SIZES}
+    writing = frame(spark, job["rows"], shuffled=job.get("shuffled", False)).write
+    writing = writing.format("rmqlog_faulty").options(**options, **job.get("options", {}))
+    try:
+        writing.mode("append").save(job["store"])
+    except Exception as error:
+        return {"error": str(error)}
+    return {"error": None}
+
+
+def main() -> None:
+    """Answer job after job."""
+    master, settings = sys.argv[1], json.loads(sys.argv[2])
+    os.environ["SINK_DRIVER_GROUP"] = str(os.getpgrp())
+    builder = SparkSession.builder.master(master).appName("sink driver")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(FaultySource)
+    for line in sys.stdin:
+        job = json.loads(line)
+        if "stop" in job:
+            break
+        print("answer " + json.dumps(run(spark, job)), flush=True)
+    spark.stop()
+
+
+def as_json(fault: Fault) -> dict[str, Any]:
+    """A fault as a job's line has it."""
+    return asdict(fault)
+
+
+if __name__ == "__main__":
+    # The workers import this file by its name, so its classes must be of that name here too.
+    import sink_driver
+
+    sink_driver.main()
