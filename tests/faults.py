@@ -156,13 +156,15 @@ def run_in_fork(run: Run, plan: Plan) -> Outcome:
 
 def _run_as_child(run: Run, plan: Plan, descriptor: int) -> None:
     """Run, say how it went, and leave without any of the parent's clean-up."""
-    posix, error = FaultyPosix(plan), ""
     try:
-        run(posix, Ledger(descriptor))
-    except BaseException:
-        error = traceback.format_exc()
-    Ledger(descriptor).note({"fired": posix.fired, "error": error})
-    os._exit(0)
+        posix, error = FaultyPosix(plan), ""
+        try:
+            run(posix, Ledger(descriptor))
+        except BaseException:
+            error = traceback.format_exc()
+        Ledger(descriptor).note({"fired": posix.fired, "error": error})
+    finally:  # whatever happens, the parent's test must not go on here
+        os._exit(0)
 
 
 def fork() -> int:
@@ -210,9 +212,11 @@ def in_two_processes(work: Callable[[int, int], int]) -> int:
 
 def _work_as_child(work: Callable[[int, int], int], index: int, descriptor: int) -> None:
     try:
-        result = str(work(index, 2))
-    except BaseException:
-        result = traceback.format_exc()
-    with os.fdopen(descriptor, "wb") as target:
-        target.write(result.encode())
-    os._exit(0)
+        try:
+            result = str(work(index, 2))
+        except BaseException:
+            result = traceback.format_exc()
+        with os.fdopen(descriptor, "wb") as target:
+            target.write(result.encode())
+    finally:
+        os._exit(0)

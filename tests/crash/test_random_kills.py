@@ -46,8 +46,11 @@ def kill_once(path: Path, rng: random.Random) -> None:
     reader, pipe = os.pipe()
     victim = fork()
     if victim == 0:
-        os.close(reader)
-        append_without_pause(path, Ledger(pipe))
+        try:
+            os.close(reader)
+            append_without_pause(path, Ledger(pipe))
+        finally:
+            os._exit(1)
     os.close(pipe)
     with os.fdopen(reader, "rb") as source:
         notes = [source.readline()]
