@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types bench crash fuzz broker test-matrix clean java FORCE
+.PHONY: help setup demo test lint types bench crash faults fuzz broker test-matrix clean java FORCE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,9 +23,9 @@ demo: setup java ## make a store, query it, write it back, draw what is in it
 	$(BIN)/rmqlog demo
 
 test: lint types java ## lint, types, and all tests with their branch coverage
-	$(BIN)/python -m pytest -m "not root and not crash and not broker" --cov --cov-report=term
+	$(BIN)/python -m pytest -m "not (root or crash or broker or faults)" --cov --cov-report=term
 # These mostly run in processes that are killed or in Java, where coverage would only slow them.
-	$(BIN)/python -m pytest -m "crash or broker"
+	$(BIN)/python -m pytest -m "(crash or broker) and not faults"
 
 lint: setup ## ruff
 	$(BIN)/ruff check .
@@ -44,6 +44,9 @@ fuzz: setup ## only the tests with damaged and random bytes
 
 broker: setup java ## only the tests against real RocketMQ brokers
 	$(BIN)/python -m pytest -m broker
+
+faults: setup java ## only the tests that kill tasks, workers and drivers of Spark while it writes
+	$(BIN)/python -m pytest -m faults
 
 test-matrix: ## all tests on the oldest and newest Python and pyspark
 	scripts/test_matrix.sh

@@ -17,7 +17,7 @@ from sink_driver import PARTITIONS, POINTS, TOPIC, Fault, as_json
 
 from rmqlog.commitlog_format.store import Store
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 TESTS = Path(__file__).resolve().parents[1]
 ROWS = 1000
