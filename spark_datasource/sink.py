@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from rmqlog.spark_datasource.sink_plan import SinkPlan
 from rmqlog.writer.batch_write import abort_job, commit_job
 from rmqlog.writer.commit import StagedJob
+from rmqlog.writer.posix import Posix
 from rmqlog.writer.staged_files import StagedFile
 from rmqlog.writer.staging import StagingWriter
 
@@ -32,6 +33,8 @@ class RmqlogWriter(DataSourceArrowWriter):
 
     def __init__(self, plan: SinkPlan) -> None:
         self.plan = plan
+        if not plan.is_done:
+            plan.staging.make_folder(Posix())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of one partition. Spark never says whether this attempt counts."""

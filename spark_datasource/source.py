@@ -60,7 +60,8 @@ class RmqlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer of a frame, all of whose columns and options were checked."""
-        return RmqlogWriter(plan_write(self.options, schema, overwrite=overwrite))
+        plan = plan_write(self.options, schema, overwrite=overwrite)
+        return RmqlogWriter(plan)
 
 
 def _table_schema(request: Request) -> StructType:

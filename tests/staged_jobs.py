@@ -11,6 +11,7 @@ from small_stores import SMALL
 
 from rmqlog.writer.commit import StagedJob
 from rmqlog.writer.commit_records import JobId, Transaction
+from rmqlog.writer.posix import Posix
 from rmqlog.writer.staging import StagingPlan, StagingWriter
 
 
@@ -24,6 +25,7 @@ def stage(
     """Do what the tasks of a job do: each partition is a list of batches."""
     plan = {"settings": SMALL, **plan}
     wanted = StagingPlan(str(path), job_id, **plan)
+    wanted.make_folder(Posix())
     files = []
     for partition, batches in enumerate(partitions):
         with StagingWriter(wanted, partition, attempt=0) as staging:

@@ -72,7 +72,12 @@ class StagingPlan:
     @property
     def folder(self) -> str:
         """Where the tasks of this job leave their files."""
-        return job_folder(self.store_path, self.job_id)
+        return f"{_staging_folder(self.store_path)}/{self.job_id}"
+
+    def make_folder(self, posix: Posix) -> None:
+        """Make the folder, before a task starts. Tasks never do: an attempt that begins when
+        the job has been swept already must fail, not leave something behind."""
+        posix.mkdir(self.folder)
 
     def queue_count(self, topic: str) -> int:
         """The queues that rows of a topic are spread over."""
@@ -98,7 +103,6 @@ class StagingWriter:
         self._staged = StagedFile(f"{partition}-{attempt}", partition)
         self._counts: Counter[QueueKey] = Counter()
         self._real_queues: set[QueueKey] = set()
-        self._posix.mkdir(plan.folder)
         self._path = f"{plan.folder}/{self._staged.name}"
         self._file = StagedFileWriter(self._posix, self._path)
 
@@ -225,11 +229,6 @@ def _encode(records: RecordColumns, sizes: NDArray[np.int64]) -> list[NDArray[np
 
 
 # --- folders --------------------------------------------------------------------------------
-
-
-def job_folder(store_path: str, job_id: str) -> str:
-    """The folder of one job's staging."""
-    return f"{_staging_folder(store_path)}/{job_id}"
 
 
 def sweep_staging(

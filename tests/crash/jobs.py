@@ -57,6 +57,7 @@ class Job:
     def stage(self, path: str, job_id: str = "job-1", posix: Posix | None = None) -> StagedJob:
         """Do what the tasks do."""
         plan = StagingPlan(path, job_id, SETTINGS)
+        plan.make_folder(posix or Posix())
         files = []
         for partition, batch in enumerate(self.partitions):
             with StagingWriter(plan, partition, 0, posix=posix) as staging:

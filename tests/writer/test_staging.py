@@ -16,6 +16,8 @@ from rmqlog.commitlog_format.errors import (
     CommitFailedError,
     CorruptStagingError,
     RuleViolationError,
+    StoreError,
+    WriteFailedError,
 )
 from rmqlog.commitlog_format.hashing import java_hash
 from rmqlog.writer.batch_write import commit_job
@@ -46,6 +48,7 @@ def test_staging_touches_nothing_but_its_own_folder(tmp_path: Path) -> None:
 
 def test_an_attempt_that_fails_leaves_no_file(tmp_path: Path) -> None:
     plan = StagingPlan(str(tmp_path), "job", SMALL)
+    plan.make_folder(Posix())
 
     def attempt() -> None:
         with StagingWriter(plan, 0, 7) as staging:
@@ -56,6 +59,30 @@ def test_an_attempt_that_fails_leaves_no_file(tmp_path: Path) -> None:
         attempt()
 
     assert os.listdir(plan.folder) == []
+
+
+def test_an_attempt_that_begins_after_the_sweep_leaves_nothing(tmp_path: Path) -> None:
+    plan = StagingPlan(str(tmp_path), "job", SMALL)
+    plan.make_folder(Posix())
+    sweep_staging(Posix(), str(tmp_path), "job")
+
+    with pytest.raises(WriteFailedError, match="No such file"):
+        StagingWriter(plan, 0, 0)
+
+    assert os.listdir(tmp_path / "rmqlog" / "staging") == []
+
+
+def test_an_attempt_whose_job_is_swept_meanwhile_fails(tmp_path: Path) -> None:
+    plan = StagingPlan(str(tmp_path), "job", SMALL)
+    plan.make_folder(Posix())
+
+    with StagingWriter(plan, 0, 0) as staging:
+        staging.add(batch(3))
+        sweep_staging(Posix(), str(tmp_path), "job")
+        with pytest.raises(StoreError):
+            staging.finish()
+
+    assert os.listdir(tmp_path / "rmqlog" / "staging") == []
 
 
 def test_a_row_that_breaks_a_rule_is_named_by_its_place_in_the_partition(tmp_path: Path) -> None:
