@@ -195,7 +195,8 @@ def test_make_help_lists_every_command() -> None:
     listed = {line.split()[1] for line in shown.stdout.splitlines()}
 
     assert listed == {
-        "help", "setup", "demo", "test", "lint", "types", "bench", "crash", "faults", "fuzz", "broker",
+        "help", "setup", "demo", "test", "lint", "types", "bench", "crash", "faults",
+        "fuzz", "broker",
         "test-matrix", "clean",
     }
 
