@@ -25,6 +25,7 @@ from rmqlog.commitlog_format.segment import FileQueue
 from rmqlog.writer.commit_records import CommitRecords, JobId
 from rmqlog.writer.log_recovery import data_end, zero
 from rmqlog.writer.posix import Posix
+from rmqlog.writer.staging import sweep_staging
 
 _FIRST_RECORD_OFFSET = "firstRecordOffset"
 _FIRST_RECORD = "firstRecord"
@@ -108,6 +109,7 @@ def settle_commit(posix: Posix, store_path: str) -> None:
         logger.warning("%s: job %s was not finished; it is undone", store_path, job_id)
         _clear(posix, log, manifest.start_offset)
     CommitManifest.remove(posix, store_path)
+    sweep_staging(posix, store_path, job_id)
 
 
 def _clear(posix: Posix, log: FileQueue, start: int) -> None:
