@@ -134,8 +134,10 @@ class FileSet:
 
 
 def _open_files_limit() -> int:
+    """Python keeps a descriptor for each map, and other parts of the process hold theirs."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(4, min(_OPEN_FILES_MAX, allowed - _SPARE_DESCRIPTORS))
+    already_open = len(os.listdir("/dev/fd"))
+    return max(4, min(_OPEN_FILES_MAX, allowed - already_open - _SPARE_DESCRIPTORS))
 
 
 class MappedFile:
