@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format.errors import InvalidNameError
@@ -65,20 +66,21 @@ def _inline_bytes(
     return words
 
 
-def slice_binary(
-    buffer: pa.Buffer, starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> pa.BinaryArray:
-    """Pieces of a buffer that follow one another in it, with gaps of any size between them."""
-    count = len(starts)
+def slice_binary(buffer: pa.Buffer, bounds: NDArray[np.integer]) -> pa.BinaryArray:
+    """Pieces of a buffer that follow one another in it, with gaps of any size between them.
+
+    ``bounds`` has a line for each piece: where it begins and where it ends.
+    """
+    count = len(bounds)
     # One array of pieces and gaps in turn, of which every other element is taken.
-    bounds = np.empty(2 * count + 1, np.int32)
-    bounds[0:-1:2] = starts
-    bounds[1::2] = ends
-    bounds[-1] = bounds[-2] if count else 0
+    both = np.empty(2 * count + 1, np.int32)
+    both[:-1].reshape(count, 2)[:] = bounds
+    both[-1] = both[-2] if count else 0
     pieces_and_gaps = pa.Array.from_buffers(
-        pa.binary(), 2 * count, [None, pa.py_buffer(bounds), buffer]
+        pa.binary(), 2 * count, [None, pa.py_buffer(both), buffer]
     )
-    return pieces_and_gaps.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    pieces = np.arange(0, 2 * count, 2, dtype=np.int32)
+    return pc.take(pieces_and_gaps, pa.array(pieces), boundscheck=False)
 
 
 def all_equal(data: NDArray[np.uint8], positions: NDArray[np.int64], size: int) -> bool:

@@ -38,9 +38,7 @@ class PropertyColumns:
         texts = gather_binary(fields.window, fields.properties.positions, fields.properties.sizes)
         bounds = column_bounds(texts).astype(np.int64)
         data = column_bytes(texts)
-        # Both separators, and NUL, which is none and very rare, are less than 3.
-        marks = np.flatnonzero(data <= PROPERTY_SEPARATOR)
-        self._pairs = _UniformPairs.find(data, bounds, marks) or _MixedPairs(data, bounds, marks)
+        self._pairs = _UniformPairs.find(data, bounds) or _MixedPairs(data, bounds)
 
     def map_column(self) -> pa.MapArray:
         """All properties, in the order of their first appearance."""
@@ -55,80 +53,84 @@ class _UniformPairs:
     """Records that all have the same names in the same order, none of them twice."""
 
     def __init__(
-        self, data: NDArray[np.uint8], names: list[str], ends: NDArray[np.int64]
+        self, data: NDArray[np.uint8], names: list[str], value_bounds: NDArray[np.int32]
     ) -> None:
         self._buffer = pa.py_buffer(data)
         self._names = names
-        #: A line for each row: where the first name ends, where its value ends, and so on.
-        self._ends = ends
+        #: For each row and name, where the value begins and where it ends.
+        self._value_bounds = value_bounds
         self._values: pa.StringArray | None = None
 
     @staticmethod
-    def find(
-        data: NDArray[np.uint8], bounds: NDArray[np.int64], marks: NDArray[np.int64]
-    ) -> _UniformPairs | None:
-        """The pairs, or ``None`` if the records are not that uniform."""
+    def find(data: NDArray[np.uint8], bounds: NDArray[np.int64]) -> _UniformPairs | None:
+        """The pairs, or ``None`` if the records are not that uniform.
+
+        Names have the same size in every row, so it is enough to find the 0x01 behind each: the
+        value before it ends where the name begins. As many 0x02 as there are such places, and
+        one at each of them, leave none for the inside of a value.
+        """
         row_count = len(bounds) - 1
-        mark_count = len(marks) // max(row_count, 1)
-        if mark_count == 0 or len(marks) != mark_count * row_count:
+        first = _first_row_names(data[: bounds[1]].tobytes()) if row_count else None
+        if first is None:
             return None
+        names, is_closed = first
+        splits = np.flatnonzero(data == NAME_VALUE_SEPARATOR)
+        end_count = np.count_nonzero(data == PROPERTY_SEPARATOR)
+        if len(splits) != row_count * len(names):
+            return None
+        if end_count != row_count * (len(names) - 1 + is_closed):
+            return None
+        splits = splits.reshape(row_count, len(names))
         row_starts, row_ends = bounds[:-1], bounds[1:]
-        ends = marks.reshape(row_count, mark_count)
-        if not ((ends[:, 0] >= row_starts).all() and (ends[:, -1] < row_ends).all()):
+        if not (splits[:, 0] - len(names[0]) == row_starts).all():
             return None
-        if mark_count % 2:  # the last pair has no separator behind it
-            ends = np.concatenate((ends, row_ends[:, np.newaxis]), axis=1)
-        elif not (
-            (ends[:, -1] == row_ends - 1).all() and (data[row_ends - 1] == PROPERTY_SEPARATOR).all()
-        ):
+        if is_closed and not (data[row_ends - 1] == PROPERTY_SEPARATOR).all():
             return None
-        names = _common_names(data, row_starts, np.ascontiguousarray(ends.T))
-        return None if names is None else _UniformPairs(data, names, ends)
+        value_bounds = np.empty((row_count, len(names), 2), np.int32)
+        for index, name in enumerate(names):
+            # The separators on both sides of the name are compared along with it.
+            before = len(name) + (1 if index else 0)
+            places = splits[:, index] - before
+            if not all_equal(data, places, before + 1):
+                return None
+            value_bounds[:, index, 0] = splits[:, index] + 1
+            value_bounds[:, index - 1, 1] = places
+        value_bounds[:, -1, 1] = row_ends - is_closed
+        if not (value_bounds[:, :, 0] < value_bounds[:, :, 1]).all():
+            return None
+        return _UniformPairs(data, [decode_text(name) for name in names], value_bounds)
 
     def map_column(self) -> pa.MapArray:
-        bounds, keys = _repeated_names(tuple(self._names), len(self._ends))
-        name_ends, value_ends = self._ends.ravel()[0::2], self._ends.ravel()[1::2]
-        self._values = as_strings(slice_binary(self._buffer, name_ends + 1, value_ends))
+        bounds, keys = _repeated_names(tuple(self._names), len(self._value_bounds))
+        self._values = as_strings(slice_binary(self._buffer, self._value_bounds.reshape(-1, 2)))
         return pa.MapArray.from_arrays(bounds, keys, self._values)
 
     def column(self, name: str) -> pa.StringArray:
         if name not in self._names:
-            return pa.nulls(len(self._ends), pa.string())
+            return pa.nulls(len(self._value_bounds), pa.string())
         pair = self._names.index(name)
         if self._values is not None:
             places = np.arange(pair, len(self._values), len(self._names), dtype=np.int32)
             return self._values.take(pa.array(places))
-        name_ends, value_ends = self._ends[:, 2 * pair], self._ends[:, 2 * pair + 1]
-        return as_strings(slice_binary(self._buffer, name_ends + 1, value_ends))
+        return as_strings(slice_binary(self._buffer, self._value_bounds[:, pair]))
 
 
-def _common_names(
-    data: NDArray[np.uint8], row_starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> list[str] | None:
-    """The names, if all rows have those of the first row.
+def _first_row_names(text: bytes) -> tuple[list[bytes], bool] | None:
+    """The names in a properties string, and whether 0x02 closes it.
 
-    ``ends`` has a line for the ends of each name and of each value. ``None`` also if a separator
-    is not the one that belongs there, if a name or a value is empty, or a name comes twice.
+    ``None`` if a pair is empty or cut off, if a name comes twice or a value holds a 0x01.
     """
-    names: list[str] = []
-    starts = row_starts
-    for name_ends, value_ends in zip(ends[0::2], ends[1::2], strict=True):
-        start, size = int(starts[0]), int(name_ends[0] - starts[0])
-        if size <= 0 or not (name_ends - starts == size).all():
-            return None
-        # The separators on both sides of the name are compared along with it.
-        before = 1 if names else 0
-        if not all_equal(data, starts - before, before + size + 1):
-            return None
-        if data[start + size] != NAME_VALUE_SEPARATOR:
-            return None
-        if before and data[start - 1] != PROPERTY_SEPARATOR:
-            return None
-        if not (value_ends - name_ends > 1).all():
-            return None
-        names.append(decode_text(data[start : start + size].tobytes()))
-        starts = value_ends + 1
-    return names if len(set(names)) == len(names) else None
+    pairs = text.split(bytes([PROPERTY_SEPARATOR]))
+    is_closed = pairs[-1] == b""
+    split_pairs = [
+        pair.split(bytes([NAME_VALUE_SEPARATOR])) for pair in (pairs[:-1] if is_closed else pairs)
+    ]
+    if not split_pairs or not all(len(pair) == 2 and all(pair) for pair in split_pairs):
+        return None
+    names = [name for name, _ in split_pairs]
+    # As texts, for names of malformed UTF-8 may read alike.
+    is_unique = len({decode_text(name) for name in names}) == len(names)
+    return (names, is_closed) if is_unique else None
 
 
 @lru_cache(maxsize=8)
@@ -142,15 +144,15 @@ def _repeated_names(names: tuple[str, ...], row_count: int) -> tuple[pa.Array, p
 class _MixedPairs:
     """Records with any properties: unlike, repeated, cut off or none at all."""
 
-    def __init__(
-        self, data: NDArray[np.uint8], bounds: NDArray[np.int64], marks: NDArray[np.int64]
-    ) -> None:
+    def __init__(self, data: NDArray[np.uint8], bounds: NDArray[np.int64]) -> None:
         self._row_count = len(bounds) - 1
         #: The row of each pair.
-        self._rows, name_starts, name_ends, value_ends = _find_pairs(data, bounds, marks)
+        self._rows, name_starts, name_ends, value_ends = _find_pairs(data, bounds)
         buffer = pa.py_buffer(data)
-        self._names = as_strings(slice_binary(buffer, name_starts, name_ends)).dictionary_encode()
-        self._values = as_strings(slice_binary(buffer, name_ends + 1, value_ends))
+        names = slice_binary(buffer, np.column_stack((name_starts, name_ends)))
+        values = slice_binary(buffer, np.column_stack((name_ends + 1, value_ends)))
+        self._names = as_strings(names).dictionary_encode()
+        self._values = as_strings(values)
         self._drop_repeated()
 
     def map_column(self) -> pa.MapArray:
@@ -184,13 +186,15 @@ class _MixedPairs:
 
 
 def _find_pairs(
-    data: NDArray[np.uint8], bounds: NDArray[np.int64], marks: NDArray[np.int64]
+    data: NDArray[np.uint8], bounds: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Each pair's row, where its name starts and ends and where its value ends.
 
     Pairs with an empty name or value, or without 0x01, are left out.
     """
     row_starts, row_ends = bounds[:-1], bounds[1:]
+    # Both separators, and NUL, which is none and very rare, are less than 3.
+    marks = np.flatnonzero(data <= PROPERTY_SEPARATOR)
     kinds = data[marks]
     is_split, is_end = kinds == NAME_VALUE_SEPARATOR, kinds == PROPERTY_SEPARATOR
     splits, pair_ends = marks[is_split], marks[is_end]
