@@ -19,7 +19,7 @@ _UNIT_SIZE = CONSUME_QUEUE_UNIT.itemsize
 _OPAQUE_UNIT = np.dtype(f"V{_UNIT_SIZE}")
 _TAGS_CODE_POSITION = 12
 #: Units compared at once: they stay in the processor's cache for the second look at them.
-_BLOCK_COUNT = 65_536
+_BLOCK_COUNT = 16_384
 #: Up to so many tags codes are compared one after another, more with one sorted search.
 _FEW_CODES = 8
 
