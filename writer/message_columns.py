@@ -132,8 +132,8 @@ def read_messages(
     columns = _Columns(batch)
     texts = {name: columns.text(name) for name in ("tags", "keys", "uniqKey", "shardingKey")}
     others, dropped = _read_properties(columns, texts)
-    for text in texts.values():
-        rules.check_separators(ByteColumn.from_arrow(text))
+    for name, text in texts.items():
+        rules.check_separators(ByteColumn.from_arrow(text), name)
     topics, topic_codes = _read_topics(columns, topic, allow_v2=allow_v2)
     queue_ids = columns.integers("queueId", pa.int32())
     given = np.asarray(queue_ids.is_valid()) if queue_ids is not None else np.zeros(count, bool)

@@ -121,8 +121,11 @@ def check_body_sizes(sizes: NDArray[np.int64], settings: StoreSettings) -> None:
     )
 
 
-def check_separators(column: ByteColumn, rows: NDArray[np.int64] | None = None) -> None:
-    """Raise for a value with a separator in it; ``rows`` says whose value each one is."""
+def check_separators(
+    column: ByteColumn, name: str, rows: NDArray[np.int64] | None = None
+) -> None:
+    """Raise for a value with a separator in it; ``rows`` says whose value each one is, and
+    ``name`` which column they are of."""
     if not len(column) or not len(column.data):
         return
     # Values of a column lie in one stretch of its buffer: one look at the whole is enough.
@@ -135,7 +138,7 @@ def check_separators(column: ByteColumn, rows: NDArray[np.int64] | None = None) 
         value = column.value(index)
         if any(map(_SEPARATORS.__contains__, value)):
             row = index if rows is None else int(rows[index])
-            raise RuleViolationError(RULE_SEPARATOR, row, _shown(repr(value)))
+            raise RuleViolationError(RULE_SEPARATOR, row, f"{name} {_shown(repr(value))}")
 
 
 _SEPARATORS = frozenset({layout.NAME_VALUE_SEPARATOR, layout.PROPERTY_SEPARATOR})
@@ -158,8 +161,8 @@ def check_property_entries(
             entry = int(np.flatnonzero(bad)[0])
             shown = names.value(entry).decode(errors="replace")
             raise RuleViolationError(rule, int(rows[entry]), _shown(repr(shown)))
-    check_separators(names, rows)
-    check_separators(values, rows)
+    check_separators(names, "properties", rows)
+    check_separators(values, "properties", rows)
 
 
 def check_properties_sizes(sizes: NDArray[np.int64]) -> None:

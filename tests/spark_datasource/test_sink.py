@@ -146,7 +146,7 @@ def test_a_row_that_breaks_a_rule_fails_the_job_and_nothing_is_written(
         "cast(id as string) as body", "if(id = 77, concat('a', char(1)), 'fine') as keys"
     )
 
-    with pytest.raises(PySparkException, match=r"neither 0x01 nor 0x02; found .*a.x01"):
+    with pytest.raises(PySparkException, match=r"neither 0x01 nor 0x02; found keys .*a.x01"):
         save(frame, topic="t")
     with pytest.raises(PySparkException, match="body"):
         save(spark.sql("select cast(null as binary) as body"), topic="t")
