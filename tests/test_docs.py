@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 from golden_stores import GoldenStore
 
+from rmqlog.commitlog_format import errors
 from rmqlog.commitlog_format.store import Store
+from rmqlog.spark_datasource.options import options_table
+from rmqlog.spark_datasource.sink_options import WRITE_OPTIONS
 from rmqlog.writer.settings import FlushDiskType, StoreSettings
 
 ROOT = Path(__file__).parent.parent
@@ -85,6 +88,20 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     targets = [link for link in _LINK.findall(page.read_text("utf-8")) if "://" not in link]
 
     assert [link for link in targets if not (page.parent / link).exists()] == []
+
+
+def test_the_page_of_writing_shows_the_options_in_the_code() -> None:
+    page = (ROOT / "docs" / "writing.md").read_text("utf-8")
+
+    assert options_table(WRITE_OPTIONS) in page
+
+
+def test_the_page_of_writing_names_errors_that_exist() -> None:
+    page = (ROOT / "docs" / "writing.md").read_text("utf-8")
+    named = set(re.findall(r"`(\w+Error)`", page))
+
+    assert "CommitStateUnknownError" in named
+    assert named <= set(errors.__all__)
 
 
 def test_the_readme_is_short() -> None:
