@@ -13,7 +13,7 @@ import typer
 from rmqlog.commands.guard import UsageError
 from rmqlog.commands.output import print_line
 from rmqlog.commands.spark_session import spark_session
-from rmqlog.demo.job import catalog_settings, run_step, steps, warm_up, write_back
+from rmqlog.demo.job import run_step, spark_settings, steps, warm_up, write_back
 from rmqlog.demo.plots import draw_plots
 from rmqlog.demo.shop import LAGGING_GROUP, Shop, make_shop
 
@@ -21,6 +21,8 @@ _STORE = "shop-store"
 #: In a store that the demo made, and may therefore remove.
 _MARKER = "made-by-rmqlog-demo"
 _MESSAGE_COUNT = 500_000
+#: With fewer there is no order 4711.
+_MESSAGE_COUNT_LEAST = 20_000
 
 
 def demo(
@@ -28,7 +30,7 @@ def demo(
         str, typer.Option("--to", metavar="DIR", help="Where store and plots go.")
     ] = "demo-output",
     messages: Annotated[
-        int, typer.Option(min=10_000, help="How many messages the shop has.")
+        int, typer.Option(min=_MESSAGE_COUNT_LEAST, help="How many messages the shop has.")
     ] = _MESSAGE_COUNT,
 ) -> None:
     """Make a store, query it with Spark, draw it (needs Java).
@@ -40,12 +42,11 @@ def demo(
     directory = Path(target)
     path = _fresh_store_path(directory)
     print_line(f"Making a shop's day: {messages:,} messages in {path}")
-    shop = make_shop(str(path), messages, time.time_ns() // 1_000_000)
-    (path / _MARKER).touch()
+    shop = _make_store(path, messages)
     made_s = time.perf_counter() - begun
     print_line(f"made in {made_s:.1f} s ({messages / made_s:,.0f} messages a second); "
                "starting Spark …")
-    with spark_session(settings=catalog_settings(shop.path)) as spark:
+    with spark_session(settings=spark_settings(shop.path)) as spark:
         warm_up(spark)
         timings = [run_step(spark, number, step) for number, step in enumerate(steps(shop), 1)]
         write_back(spark, shop, len(timings) + 1)
@@ -62,6 +63,17 @@ def _fresh_store_path(directory: Path) -> Path:
         raise UsageError(f"{path} exists and is no demo's store; choose another place by --to")
     directory.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _make_store(path: Path, message_count: int) -> Shop:
+    """Make the store, whole or not at all."""
+    try:
+        shop = make_shop(str(path), message_count, time.time_ns() // 1_000_000)
+        (path / _MARKER).touch()
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return shop
 
 
 def _print_end(shop: Shop, plots: list[Path], seconds: float) -> None:

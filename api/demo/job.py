@@ -16,7 +16,6 @@ from rmqlog.commands.guard import MachineError
 from rmqlog.commands.output import format_size, print_fields, print_line, print_table
 from rmqlog.demo.shop import HOT_CUSTOMER, Shop
 from rmqlog.session import explain
-from rmqlog.writer.store_writer import StoreWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +29,8 @@ _CATALOGS = {
     "by_key": {"explodeKeys": "true"},
     "by_key_scan": {"explodeKeys": "true", "pushdown": "false"},
 }
+#: A short job: compiling it at length would take longer than it runs.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _MINUTE_MS = 60_000
 _CANCELLED = """\
 SELECT get_json_object(CAST(body AS STRING), '$.city') AS city,
@@ -78,9 +79,9 @@ class Timing:
     scanned_s: float
 
 
-def catalog_settings(path: str) -> dict[str, str]:
-    """Spark's settings for the demo's catalogs over one store."""
-    settings = {}
+def spark_settings(path: str) -> dict[str, str]:
+    """Spark's settings for the demo: its catalogs over one store, and a quick start."""
+    settings = {"spark.driver.extraJavaOptions": _JAVA_OPTIONS, "spark.sql.shuffle.partitions": "2"}
     for name, options in _CATALOGS.items():
         prefix = f"spark.sql.catalog.{name}"
         settings[prefix] = _CATALOG_CLASS
@@ -131,19 +132,18 @@ def write_back(spark: SparkSession, shop: Shop, number: int) -> None:
     print_line(f"\n{number}. Write back: {_HOT_KEY}'s orders as a topic of their own\n")
     print_line(f"""\
    vip = spark.table("by_key.orders").where("key = '{_HOT_KEY}'").drop("key")
-   with StoreWriter("{shop.path}") as writer:
-       writer.append(vip.toArrow(), topic="{VIP_TOPIC}")""")
-    batch = (
-        spark.table("by_key.orders").where(f"key = '{_HOT_KEY}'").drop("key", "topic").toArrow()
-    )
+   (vip.write.format("rmqlog").option("topic", "{VIP_TOPIC}")
+       .mode("append").save("{shop.path}"))
+   spark.table("shop.{VIP_TOPIC}").count()""")
+    vip = spark.table("by_key.orders").where(f"key = '{_HOT_KEY}'").drop("key")
     begun = time.perf_counter()
-    with StoreWriter(shop.path) as writer:
-        writer.append(batch, topic=VIP_TOPIC)
-    seconds = time.perf_counter() - begun
+    vip.write.format("rmqlog").option("topic", VIP_TOPIC).mode("append").save(shop.path)
+    written_s = time.perf_counter() - begun
     count = spark.table(f"shop.{VIP_TOPIC}").count()
-    if count != batch.num_rows:
-        raise MachineError(f"{batch.num_rows} were written, {count} are read; please report it")
-    print_line(f"\n   {count} messages written in {seconds:.2f} s, all or nothing, and read again")
+    if count != vip.count():
+        raise MachineError(f"{vip.count()} were written, {count} are read; please report it")
+    print_line(f"\n   {count} messages written in {written_s:.2f} s, all or nothing, and read "
+               "again")
 
 
 def _timed(frame: DataFrame) -> tuple[float, pa.Table]:
