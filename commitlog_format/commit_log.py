@@ -23,7 +23,7 @@ from rmqlog.commitlog_format.files import FileAccess
 from rmqlog.commitlog_format.layout import PREFIX
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
 from rmqlog.commitlog_format.message import Message, Record, decode_record, to_message
-from rmqlog.commitlog_format.record_peek import RecordPeek, peek_record
+from rmqlog.commitlog_format.record_peek import RecordPeek, peek_plain_record, peek_record
 from rmqlog.commitlog_format.segment import FileQueue, SegmentFile, Window
 from rmqlog.commitlog_format.store_files import LogFolders, open_log_files
 
@@ -96,7 +96,11 @@ class CommitLog:
 
     def peek(self, offset: int) -> RecordPeek:
         """Topic, queue and properties of the record at a physical offset: cheap, but checked."""
-        return peek_record(self._bytes_of(offset), offset, self.files.file_of(offset).path)
+        file = self.files.file_of(offset)
+        size = min(_FIRST_READ_SIZE, file.end - offset)
+        data = self.files.handle(file).read(offset - file.start, size)
+        found = peek_plain_record(data, offset)
+        return found or peek_record(self._bytes_of(offset), offset, file.path)
 
     def message(self, offset: int, *, check_crc: bool = True) -> Message:
         """The message at a physical offset."""

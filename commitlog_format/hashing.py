@@ -6,7 +6,9 @@ BMP counts as two surrogates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from operator import mul
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +21,28 @@ _MODULUS = 2**32
 #: 31 is odd, so it has an inverse modulo 2**32.
 _INVERSE = pow(_MULTIPLIER, -1, _MODULUS)
 _SMALLEST_TABLE = 1 << 16
+#: Powers of 31 for the units of a short string, the last one for the last unit.
+_WEIGHTS = tuple(pow(_MULTIPLIER, power, _MODULUS) for power in reversed(range(256)))
 
 
 def java_hash(text: str) -> int:
     """``text.hashCode()`` in Java: a signed 32-bit number."""
-    value = 0
-    data = text.encode("utf-16-le", "surrogatepass")
-    for unit in memoryview(data).cast("H") if data else ():
-        value = (_MULTIPLIER * value + unit) % _MODULUS
+    units: Sequence[int]
+    if text.isascii():
+        units = text.encode("ascii")
+    else:
+        units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    # The sum of units times powers of 31, in C; Horner's scheme would be a loop in Python.
+    value = sum(map(mul, units, _weights(len(units)))) % _MODULUS
     return value - _MODULUS if value >= _MODULUS // 2 else value
+
+
+def _weights(count: int) -> Sequence[int]:
+    """The powers of 31 that the units of a string of so many are multiplied by."""
+    if count <= len(_WEIGHTS):
+        return _WEIGHTS[len(_WEIGHTS) - count :]
+    weights: list[int] = _powers(_MULTIPLIER, count)[count - 1 :: -1].tolist()
+    return weights
 
 
 def java_hashes(texts: pa.StringArray) -> NDArray[np.int32]:

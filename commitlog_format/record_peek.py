@@ -27,7 +27,7 @@ class RecordPeek(NamedTuple):
 
 def peek_record(data: bytes, physical_offset: int, path: str = "") -> RecordPeek:
     """The record that ``data`` begins with, checked as ``message.decode_record`` does."""
-    found = _peek_v1(data, physical_offset) if len(data) >= layout.MIN_RECORD_SIZE else None
+    found = peek_plain_record(data, physical_offset)
     if found is not None:
         return found
     record = decode_record(data, physical_offset, path=path)
@@ -37,8 +37,10 @@ def peek_record(data: bytes, physical_offset: int, path: str = "") -> RecordPeek
     )
 
 
-def _peek_v1(data: bytes, physical_offset: int) -> RecordPeek | None:
-    """A V1 record if everything about it adds up; else the slow decoder says what is wrong."""
+def peek_plain_record(data: bytes, physical_offset: int) -> RecordPeek | None:
+    """A V1 record if all of it is there and adds up; else the full decoder knows what it is."""
+    if len(data) < layout.MIN_RECORD_SIZE:
+        return None
     total_size, magic, queue_id, queue_offset, physical, sys_flag = (
         layout.RECORD_PEEK.unpack_from(data)
     )
