@@ -31,7 +31,6 @@ class _OpenWriters:
         self._pid = os.getpid()
         self._busy = 0
         self._is_pending = False
-        self._is_installed = False
 
     def add(self, writer: Closeable) -> None:
         if os.getpid() != self._pid:  # a fork inherits the writers, but they are not its own
@@ -43,7 +42,12 @@ class _OpenWriters:
             signal.signal(signal.SIGTERM, self._on_signal)
 
     def remove(self, writer: Closeable) -> None:
+        """Forget a writer that is closed; with the last one the signal is the process's again."""
         self._writers.discard(writer)
+        is_main = threading.current_thread() is threading.main_thread()
+        is_ours = signal.getsignal(signal.SIGTERM) == self._on_signal
+        if is_main and is_ours and not self._writers:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:

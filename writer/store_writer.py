@@ -435,12 +435,12 @@ class StoreWriter:
             if self._is_closed:
                 return
             self._is_closed = True
-            open_writers.remove(self)
             try:
                 self._close_files()
             finally:
                 self._files.close()
                 self._lock.release()
+                open_writers.remove(self)
         logger.info("%s: closed: %s", self.path, self.statistics.snapshot())
 
     def _close_files(self) -> None:
