@@ -36,8 +36,8 @@ types: setup ## mypy --strict
 bench: setup java ## the benchmarks, each a ratio to a reference in the same run (QUICK=1: short)
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
-crash: setup ## only the crash tests
-	$(BIN)/python -m pytest -m crash
+crash: setup ## only the crash tests (COUNT=10: ten times as many random cases)
+	$(BIN)/python -m pytest -m crash $(if $(COUNT),--crash-count=$(COUNT))
 
 fuzz: setup ## only the tests with damaged and random bytes
 	$(BIN)/python -m pytest -m fuzz

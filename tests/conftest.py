@@ -23,8 +23,12 @@ hypothesis.settings.load_profile("pr")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a failing random test be run again."""
+    """Let a failing random test be run again, and the crash tests run longer."""
     parser.addoption("--seed", type=int, default=DEFAULT_SEED, help="seed of the random tests")
+    parser.addoption(
+        "--crash-count", type=int, default=1,
+        help="how many times the usual number of random crash cases",
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:

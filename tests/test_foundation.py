@@ -205,6 +205,15 @@ def test_make_help_lists_every_command() -> None:
     }
 
 
+def test_make_crash_takes_how_many_times_the_usual_cases_to_run() -> None:
+    planned = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "crash", "COUNT=7"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )
+
+    assert planned.stdout.splitlines()[-1].endswith("-m pytest -m crash --crash-count=7")
+
+
 def test_the_ci_entry_runs_make_test_and_passes_its_exit_code_on(machine: Machine) -> None:
     (machine.bin / "make").unlink()
     machine.add("make", 'echo "make $*"; exit 7')

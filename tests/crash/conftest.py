@@ -27,9 +27,9 @@ def scratch(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def factor() -> int:
-    """How many times the usual number of random cases: ``RMQLOG_CRASH_FACTOR``, else 1."""
-    return int(os.environ.get("RMQLOG_CRASH_FACTOR", "1"))
+def factor(request: pytest.FixtureRequest) -> int:
+    """How many times the usual number of random cases: ``--crash-count``, else 1."""
+    return int(request.config.getoption("crash_count"))
 
 
 @pytest.fixture(scope="session")
