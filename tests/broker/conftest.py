@@ -4,6 +4,7 @@
   decodes records, opens stores, puts messages, holds the lock (``java_driver.JavaDriver``).
 * ``broker``: a function ``(line, store, settings) -> RealBroker`` that boots a NameServer and a
   broker on loopback (``real_broker.RealBroker``); what a test leaves running is killed.
+* ``spark``: one session of Spark; ``comparisons`` counts what was compared, for the report.
 * ``traffic.send_everything`` sends every kind of message that a client can send.
 
 Classes come from Maven Central through ``java/pom.xml``; the driver in ``java/`` is compiled here.
@@ -21,12 +22,16 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from broker.features import Comparisons
 from broker.java_driver import JavaDriver, Settings
 from broker.java_toolchain import LINE_4, LINE_5, JavaUnavailableError, Line, Toolchain, prepare
 from broker.real_broker import RealBroker
+from pyspark.sql import SparkSession
+from spark_sessions import fresh_session
 
-pytest.register_assert_rewrite("broker.message_rows")
+pytest.register_assert_rewrite("broker.message_rows", "broker.served_stores")
 
+COMPARISONS = Comparisons()
 StartBroker = Callable[..., RealBroker]
 T = TypeVar("T")
 
@@ -36,6 +41,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.broker)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was compared: docs/compatibility.md has the tables of one run."""
+    for text in COMPARISONS.report():
+        terminalreporter.write_line(text)
+
+
+@pytest.fixture(scope="session")
+def comparisons() -> Comparisons:
+    """Counts what the tests of this folder compared."""
+    return COMPARISONS
+
+
+@pytest.fixture(scope="package")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session as ``rmqlog.session()`` builds it, where there are brokers to compare with."""
+    _toolchain_or_skip(LINE_5)
+    with fresh_session(tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
 
 
 @cache

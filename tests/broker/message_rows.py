@@ -15,7 +15,6 @@ from golden_stores import host_text
 
 from rmqlog.commitlog_format.layout import SysFlag
 from rmqlog.commitlog_format.message import Message
-from rmqlog.commitlog_format.store import Store
 
 Row = dict[str, Any]
 #: The messages of each (topic, queue id) in order.
@@ -61,38 +60,47 @@ def message_row(message: Message) -> Row:
     }
 
 
+def our_row(columns: Mapping[str, Any]) -> Row:
+    """A row of rmqlog's columns; brokerName is not RocketMQ's."""
+    row = {name: value for name, value in columns.items() if name != "brokerName"}
+    row["properties"] = dict(row["properties"])
+    row["sysFlag"] &= ~SysFlag.COMPRESSED
+    return row
+
+
 def arrow_rows(batches: Iterable[pa.RecordBatch]) -> list[Row]:
-    """Messages as rmqlog's columnar decoder gives them, without brokerName and tagsCode."""
-    rows = []
+    """Messages as rmqlog's columnar decoder gives them."""
+    rows: list[Row] = []
     for batch in batches:
         for name in ("bornTimestamp", "storeTimestamp"):
             place = batch.schema.get_field_index(name)
             milliseconds = batch.column(name).cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
             batch = batch.set_column(place, name, milliseconds)
-        for row in batch.drop_columns(["brokerName", "tagsCode"]).to_pylist():
-            row["properties"] = dict(row["properties"])
-            row["sysFlag"] &= ~SysFlag.COMPRESSED
-            rows.append(row)
+        rows.extend(map(our_row, batch.to_pylist()))
     return rows
 
 
-def our_queue_rows(store: Store) -> QueueRows:
-    """Every message of every queue, system topics too, as our columnar reader gives it."""
-    return {
-        (view.topic, view.queue_id): arrow_rows(store.read(view.topic, view.queue_id))
-        for view in store.queues.values()
-        if len(view)
-    }
+def by_queue(rows: Iterable[Row]) -> QueueRows:
+    """Rows as the messages of each queue, in the order in which they come."""
+    queues: QueueRows = {}
+    for row in rows:
+        queues.setdefault((row["topic"], row["queueId"]), []).append(row)
+    return queues
 
 
 def opened_queue_rows(opened: Mapping[str, Any]) -> QueueRows:
-    """The same from a store that RocketMQ's own DefaultMessageStore opened."""
+    """What RocketMQ's own DefaultMessageStore found, with the tagsCode of the units."""
     assert "error" not in opened
-    return pulled_queue_rows(opened["queues"])
+    queues = pulled_queue_rows(opened["queues"])
+    for queue in opened["queues"]:
+        rows = queues.get((queue["topic"], queue["queueId"]), [])
+        for row, (_, _, _, tags_code) in zip(rows, queue["units"], strict=True):
+            row["tagsCode"] = tags_code
+    return queues
 
 
 def pulled_queue_rows(queues: Iterable[Mapping[str, Any]]) -> QueueRows:
-    """The same from queues that a real client pulled."""
+    """What a real client pulled; it is never told a tagsCode."""
     return {
         (queue["topic"], queue["queueId"]): [java_row(found) for found in queue["messages"]]
         for queue in queues
@@ -101,13 +109,17 @@ def pulled_queue_rows(queues: Iterable[Mapping[str, Any]]) -> QueueRows:
 
 
 def assert_same_rows(ours: QueueRows, theirs: QueueRows) -> None:
-    """Fail with the fields of the first row that differ: the whole is too long to be read."""
+    """Every field that they have is the same in ours.
+
+    Fails with the fields of the first row that differ: the whole is too long to be read.
+    """
     assert ours.keys() == theirs.keys()
     for queue, rows in theirs.items():
-        for our_row, their_row in zip(ours[queue], rows, strict=True):
+        for our, their_row in zip(ours[queue], rows, strict=True):
             differing = {
-                name: (our_row[name], their_row[name])
-                for name in our_row.keys() | their_row.keys()
-                if our_row[name] != their_row[name]
+                name: (our[name], their_row[name])
+                for name in their_row
+                if our[name] != their_row[name]
             }
-            assert not differing, (queue, our_row["queueOffset"])
+            assert not differing, (queue, our["queueOffset"])
+            assert our.keys() - their_row.keys() <= {"tagsCode"}

@@ -142,6 +142,12 @@ class Server:
         """Whether the process has not ended."""
         return self._process.poll() is None
 
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the process ends in that time, or has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return not self.running
+
 
 class RealBroker:
     """A broker on ``store``, its NameServer, and the client verbs of ``driver``.
@@ -199,6 +205,10 @@ class RealBroker:
     def running(self) -> bool:
         """Whether the broker's process is there."""
         return self._broker.running
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the broker's process ends in that time, or has ended."""
+        return self._broker.ends_within(seconds)
 
     def kill_if_running(self) -> None:
         """Leave no process behind."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broker.features import CRASH_STORES, Comparisons
 from broker.java_driver import JavaDriver
 from broker.java_toolchain import LINE_4, LINE_5, Line
 from broker.test_crash_stores import FILE_SIZES
@@ -66,7 +67,11 @@ def shown(opened: dict[str, Any], store: Path) -> int:
     ("line", "every"), [(LINE_5, 1), (LINE_4, 3)], ids=["5.5.0-every step", "4.9.5-every third"]
 )
 def test_a_broker_shows_none_or_all_of_a_job_at_every_step_of_its_commit(
-    java_driver: Callable[[Line], JavaDriver], line: Line, every: int, tmp_path: Path
+    java_driver: Callable[[Line], JavaDriver],
+    comparisons: Comparisons,
+    line: Line,
+    every: int,
+    tmp_path: Path,
 ) -> None:
     stores = {
         store: job
@@ -93,6 +98,7 @@ def test_a_broker_shows_none_or_all_of_a_job_at_every_step_of_its_commit(
         check_queues(store, messages)
     assert all(ends == {False, True} for ends in found.values()), found
     assert len(stores) >= 60 // every
+    comparisons.count(CRASH_STORES, line, "steps of a commit, killed at each", len(stores))
 
 
 def count_seen(store: Path) -> int:

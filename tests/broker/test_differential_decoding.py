@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
+from broker.features import DIFFERENTIAL_DECODING, Comparisons
 from broker.java_driver import JavaDriver
 from broker.java_toolchain import LINE_4, LINE_5, Line
 from broker.message_rows import java_row, message_row
@@ -85,6 +86,7 @@ class Ours:
 def test_damaged_records_are_decoded_as_rocketmq_decodes_them(
     java_driver: Callable[[Line], JavaDriver],
     golden_store: Callable[[str], GoldenStore],
+    comparisons: Comparisons,
     line: Line,
     count: int,
 ) -> None:
@@ -107,6 +109,9 @@ def test_damaged_records_are_decoded_as_rocketmq_decodes_them(
     assert seen["same message"] > count // 3
     assert seen["both refuse"] > count // 10
     assert seen["same verdict of the store"] > count * 9 // 10
+    for what, number in seen.items():
+        text = what.value if isinstance(what, Difference) else what
+        comparisons.count(DIFFERENTIAL_DECODING, line, text, number)
 
 
 def _against_decoder(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from broker.features import DISPATCH_TWINS, Comparisons
 from broker.java_driver import JavaDriver, Settings
 from broker.java_toolchain import LINE_4, LINE_5, Line
 from broker.traffic import ordinary_messages
@@ -43,7 +44,9 @@ def twins_of(store: Path, settings: Settings, scratch: Path) -> Twins:
     return Twins(scratch / "theirs", scratch / "ours", settings)
 
 
-def assert_dispatched_alike(twins: Twins, driver: JavaDriver) -> None:
+def assert_dispatched_alike(
+    twins: Twins, driver: JavaDriver, comparisons: Comparisons, name: str
+) -> None:
     """Let both dispatch their copy of the log and compare what they made."""
     if driver.line == LINE_5:
         (twins.theirs / "abort").touch()
@@ -66,6 +69,8 @@ def assert_dispatched_alike(twins: Twins, driver: JavaDriver) -> None:
         if ours[pair[0]] != theirs[pair[1]]
     ]
     assert different == []
+    unit_count = sum(len(queue["units"]) for queue in opened["queues"])
+    comparisons.count(DISPATCH_TWINS, driver.line, f"units of {name}", unit_count)
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
@@ -87,24 +92,27 @@ def files_below(folder: Path) -> dict[str, bytes]:
 def test_the_log_of_a_real_broker_gives_identical_files(
     java_driver: Callable[[Line], JavaDriver],
     golden_store: Callable[[str], GoldenStore],
+    comparisons: Comparisons,
     tmp_path: Path,
     line: Line,
     name: str,
 ) -> None:
     golden = golden_store(name)
-    assert_dispatched_alike(twins_of(golden.path, golden.settings, tmp_path), java_driver(line))
+    twins = twins_of(golden.path, golden.settings, tmp_path)
+    assert_dispatched_alike(twins, java_driver(line), comparisons, name)
 
 
 def test_our_own_log_gives_identical_files(
-    java_driver: Callable[[Line], JavaDriver], tmp_path: Path, line: Line
+    java_driver: Callable[[Line], JavaDriver], comparisons: Comparisons, tmp_path: Path, line: Line
 ) -> None:
     store = tmp_path / "store"
     write_everything(store, line)
-    assert_dispatched_alike(twins_of(store, SMALL_FILES, tmp_path), java_driver(line))
+    twins = twins_of(store, SMALL_FILES, tmp_path)
+    assert_dispatched_alike(twins, java_driver(line), comparisons, "StoreWriter's log")
 
 
 def test_a_log_that_putmessage_wrote_gives_identical_files(
-    java_driver: Callable[[Line], JavaDriver], tmp_path: Path, line: Line
+    java_driver: Callable[[Line], JavaDriver], comparisons: Comparisons, tmp_path: Path, line: Line
 ) -> None:
     messages = [
         {**message, "properties": {**message.get("properties", {}), "UNIQ_KEY": f"{number:032X}"}}
@@ -114,4 +122,5 @@ def test_a_log_that_putmessage_wrote_gives_identical_files(
     answers = java_driver(line).put_messages(store, SMALL_FILES, messages)
 
     assert {answer["status"] for answer in answers} == {"PUT_OK"}
-    assert_dispatched_alike(twins_of(store, SMALL_FILES, tmp_path), java_driver(line))
+    twins = twins_of(store, SMALL_FILES, tmp_path)
+    assert_dispatched_alike(twins, java_driver(line), comparisons, "putMessage's log")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broker.features import THEY_WRITE, Comparisons
 from broker.java_driver import JavaDriver, JavaError
 from broker.java_toolchain import LINE_5, JavaUnavailableError, Line, prepare
 from golden_stores import GoldenStore
@@ -32,7 +33,10 @@ def test_an_unknown_command_is_an_error_and_the_driver_lives_on(java5: JavaDrive
 
 
 def test_the_real_store_opens_a_golden_store_and_finds_what_was_expected(
-    java_driver: Callable[[Line], JavaDriver], line: Line, golden: GoldenStore
+    java_driver: Callable[[Line], JavaDriver],
+    comparisons: Comparisons,
+    line: Line,
+    golden: GoldenStore,
 ) -> None:
     keys = [(topic, key) for topic, key, _ in golden.keys]
     (opened,) = java_driver(line).open_stores(
@@ -51,6 +55,7 @@ def test_the_real_store_opens_a_golden_store_and_finds_what_was_expected(
     }
     expected_offsets = [row["offsets"] for row in golden.index if row["kind"] == "key"]
     assert opened["keyOffsets"] == expected_offsets
+    comparisons.count(THEY_WRITE, line, "golden store", len(golden.units))
 
 
 def _units(opened: dict[str, Any]) -> set[tuple[Any, ...]]:

@@ -1,73 +1,48 @@
 """A real client writes through a real broker, and we read: every field of every message.
 
 The truth is what RocketMQ's own classes find in the same files: a client that pulls from the
-running broker, and ``DefaultMessageStore`` opened on a copy. One broker a line lives through it
-all: every kind of message, a copy in mid-traffic, an orderly stop; then a second one with IPv6
-hosts, killed in mid-traffic.
+running broker, and ``DefaultMessageStore`` opened on a copy. Ours is read by Python, by the
+command line and by Spark.
 """
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
 import pytest
+from broker.features import FEATURES, THEY_WRITE, Comparisons, features_in
 from broker.java_driver import JavaDriver
-from broker.java_toolchain import Line
+from broker.java_toolchain import LINE_4, Line
 from broker.message_rows import (
     QueueRows,
     arrow_rows,
     assert_same_rows,
+    by_queue,
     java_row,
     opened_queue_rows,
-    our_queue_rows,
     pulled_queue_rows,
 )
+from broker.reading_ways import WAYS, ReadStore, json_row, run_command, ways_to_read
 from broker.real_broker import RealBroker
-from broker.traffic import (
-    COMMITTED_OFFSETS,
-    GROUP,
-    HOT_COUNT,
-    HOT_KEY,
-    message,
-    ordinary_messages,
-    send_everything,
-    stream,
-)
+from broker.traffic import COMMITTED_OFFSETS, GROUP, HOT_COUNT, HOT_KEY
+from broker.written_by_brokers import ORDERS, PULLED, History, live_through
+from pyspark.sql import SparkSession
 
-from rmqlog.commitlog_format.lookup import find_by_key
+from rmqlog.commitlog_format.lookup import TopicKeys, find_by_key
 from rmqlog.commitlog_format.store import Store
 
-IPV6_LOOPBACK = {"brokerIP1": "0:0:0:0:0:0:0:1", "bindAddress": "::1"}
-ORDERS = [("orders", queue_id) for queue_id in range(4)]
-PULLED = [
-    *ORDERS,
-    *(("kinds", 0), ("kinds", 1), ("trans", 0)),
-    *((f"%RETRY%{GROUP}", 0), (f"%DLQ%{GROUP}", 0)),
-]
-KEYS = [("orders", HOT_KEY), ("orders", "order-Aa"), ("orders", "order-BB"), ("kinds", "b-3")]
+#: What no client sends.
+OTHER_FEATURES = {"empty body", "V2 record"}
+TIMER_FEATURES = {name for name in FEATURES if name.startswith("timer")}
 
 
-@dataclass
-class History:
-    """What was seen in the life of one store, ours and theirs."""
-
-    answers: list[dict[str, Any]]
-    pulled: list[dict[str, Any]]
-    by_hot_key: list[dict[str, Any]]
-    idle_snapshot: Store
-    idle_rows: QueueRows
-    busy_rows: QueueRows
-    busy_copy: Path
-    clean_store: Path
-    clean_opened: dict[str, Any]
-    killed_store: Path
-    killed_opened: dict[str, Any]
+@pytest.fixture(scope="module")
+def ways(spark: SparkSession) -> dict[str, ReadStore]:
+    """Each way to read a store."""
+    return ways_to_read(spark)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +50,7 @@ def histories(
     for_both_lines: Callable[[Callable[[Line], History]], dict[Line, Future[History]]],
     module_broker: Callable[..., RealBroker],
     java_driver: Callable[[Line], JavaDriver],
+    ways: dict[str, ReadStore],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[Line, Future[History]]:
     """The life of one store of each line."""
@@ -82,6 +58,7 @@ def histories(
         lambda line: live_through(
             *(line, module_broker, java_driver(line)),
             tmp_path_factory.mktemp(f"history-{line.version}"),
+            ways,
         )
     )
 
@@ -92,57 +69,39 @@ def history(histories: dict[Line, Future[History]], line: Line) -> History:
     return histories[line].result()
 
 
-def live_through(
-    line: Line, start_broker: Callable[..., RealBroker], driver: JavaDriver, root: Path
-) -> History:
-    """Write with a broker of a line, and look at every stage."""
-    store = root / "store"
-    seen: dict[str, Any] = {}
-    first = start_broker(line, store)
-
-    seen["answers"] = send_everything(first)
-    seen["pulled"] = first.pull(PULLED)
-    seen["by_hot_key"] = first.ask("query-key", topic="orders", key=HOT_KEY, maxCount=10_000)
-    seen["idle_snapshot"] = Store(str(store))
-    seen["idle_rows"] = our_queue_rows(seen["idle_snapshot"])
-
-    with stream(first, list(ordinary_messages())[:600]):
-        time.sleep(0.5)
-        seen["busy_rows"] = our_queue_rows(Store(str(store)))
-        seen["busy_copy"] = Path(shutil.copytree(store, root / "busy"))
-        time.sleep(0.5)
-    first.stop()
-    seen["clean_store"] = Path(shutil.copytree(store, root / "clean"))
-
-    second = start_broker(line, store, IPV6_LOOPBACK)
-    with stream(second, [message("orders", 1, b"killed", keys="last")] * 500, chunk=20):
-        time.sleep(1.0)
-        second.kill()
-    seen["killed_store"] = store
-
-    judged = [
-        shutil.copytree(seen[name], root / f"{name}-judged")
-        for name in ("clean_store", "killed_store")
-    ]
-    seen["clean_opened"], seen["killed_opened"] = driver.open_stores(
-        [Path(path) for path in judged], first.store_settings, messages=True, keys=KEYS
-    )
-    return History(**seen)
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """Each way to read in turn."""
+    return str(request.param)
 
 
-def test_a_running_broker_serves_what_we_read_from_its_files(history: History) -> None:
+@pytest.fixture
+def compare(
+    comparisons: Comparisons, line: Line, way: str
+) -> Callable[[str, QueueRows, QueueRows], None]:
+    """A function that compares the rows of a situation, and counts them."""
+
+    def same(situation: str, ours: QueueRows, theirs: QueueRows) -> None:
+        assert_same_rows(ours, theirs)
+        comparisons.messages(THEY_WRITE, line, f"{situation}: {way}", "history", theirs)
+
+    return same
+
+
+def test_a_running_broker_serves_what_we_read_from_its_files(
+    history: History, way: str, compare: Callable[[str, QueueRows, QueueRows], None]
+) -> None:
     for queue in history.pulled:
         view = history.idle_snapshot.queue(queue["topic"], queue["queueId"])
         assert (view.min_offset, view.max_offset) == (queue["minOffset"], queue["maxOffset"])
-    ours = {queue: history.idle_rows[queue] for queue in PULLED}
-    assert_same_rows(ours, pulled_queue_rows(history.pulled))
+    ours = {queue: history.idle_rows[way][queue] for queue in PULLED}
+    compare("while the broker runs", ours, pulled_queue_rows(history.pulled))
 
 
 def test_what_the_client_was_told_is_where_we_find_its_messages(history: History) -> None:
     told = {(answer["msgId"], answer["queueOffset"]) for answer in history.answers}
-    found = {
-        (row["msgId"], row["queueOffset"]) for queue in ORDERS for row in history.idle_rows[queue]
-    }
+    rows = history.idle_rows["Python"]
+    found = {(row["msgId"], row["queueOffset"]) for queue in ORDERS for row in rows[queue]}
     assert found == told
 
 
@@ -154,26 +113,50 @@ def test_we_find_more_messages_of_a_hot_key_than_the_broker_returns(history: His
     assert theirs < {row["msgId"] for row in found}
 
 
-def test_a_snapshot_in_mid_traffic_is_a_prefix_of_every_queue(history: History) -> None:
-    complete = our_queue_rows(Store(str(history.clean_store)))
-    copied = our_queue_rows(Store(str(history.busy_copy)))
+def test_a_snapshot_in_mid_traffic_is_a_prefix_of_every_queue(
+    history: History,
+    ways: dict[str, ReadStore],
+    way: str,
+    compare: Callable[[str, QueueRows, QueueRows], None],
+) -> None:
+    complete = opened_queue_rows(history.clean_opened)
+    copied = ways[way](history.busy_copy)
     idle_count, busy_count, copied_count, complete_count = (
         sum(len(rows[queue]) for queue in ORDERS)
-        for rows in (history.idle_rows, history.busy_rows, copied, complete)
+        for rows in (history.idle_rows[way], history.busy_rows[way], copied, complete)
     )
 
-    for earlier in (history.busy_rows, copied):
+    for situation, earlier in (
+        ("while it takes messages", history.busy_rows[way]),
+        ("a copy made while it takes messages", copied),
+    ):
         prefix = {queue: complete[queue][: len(rows)] for queue, rows in earlier.items()}
-        assert_same_rows(earlier, prefix)
+        compare(situation, earlier, prefix)
     assert idle_count < busy_count <= copied_count < complete_count
 
 
-def test_after_an_orderly_stop_every_field_of_every_message_is_the_same(history: History) -> None:
+def test_after_an_orderly_stop_every_field_of_every_message_is_the_same(
+    history: History,
+    ways: dict[str, ReadStore],
+    way: str,
+    compare: Callable[[str, QueueRows, QueueRows], None],
+) -> None:
     snapshot = Store(str(history.clean_store))
 
     assert not snapshot.was_killed
     assert snapshot.end == history.clean_opened["maxPhyOffset"]
-    assert_same_rows(our_queue_rows(snapshot), opened_queue_rows(history.clean_opened))
+    theirs = opened_queue_rows(history.clean_opened)
+    compare("after an orderly stop", ways[way](history.clean_store), theirs)
+
+
+@pytest.mark.parametrize("topic", ["orders", "SCHEDULE_TOPIC_XXXX"])
+def test_cat_prints_every_field_in_the_order_of_the_log(history: History, topic: str) -> None:
+    printed = run_command("cat", history.clean_store, topic, "--format", "json", "--body")
+    rows = [json_row(fields) for fields in printed]
+    theirs = opened_queue_rows(history.clean_opened)
+
+    assert rows == sorted(rows, key=lambda row: row["commitLogOffset"])
+    assert_same_rows(by_queue(rows), {q: found for q, found in theirs.items() if q[0] == topic})
 
 
 def test_committed_offsets_of_consumers_are_read(history: History) -> None:
@@ -189,24 +172,51 @@ def test_messages_of_a_deleted_topic_are_still_in_the_log(history: History) -> N
     assert bodies == [b"doomed %d" % number for number in range(20)]
 
 
-def test_every_key_that_the_broker_finds_we_find(history: History) -> None:
+def test_every_key_that_the_broker_finds_we_find(
+    history: History, line: Line, comparisons: Comparisons
+) -> None:
+    """The index holds hashes: what it gives beyond ours has another key of the same hash."""
     snapshot = Store(str(history.clean_store))
-    rows = [row for queue in our_queue_rows(snapshot).values() for row in queue]
-    for (topic, key), offsets in zip(KEYS, history.clean_opened["keyOffsets"], strict=True):
-        found = {row["commitLogOffset"] for row in arrow_rows(find_by_key(snapshot, topic, key))}
-        having = {
-            row["commitLogOffset"]
-            for row in rows
-            if row["topic"] == topic and key in (row["keys"] or "").split(" ")
-        }
-        assert found == having != set()
-        # The index holds hashes: what it gives beyond that has another key of the same hash.
-        assert found <= set(offsets)
+    theirs = dict(zip(history.all_keys, history.clean_opened["keyOffsets"], strict=True))
+    for topic, keys in history.clean_keys.items():
+        lookup = TopicKeys(snapshot, topic)
+        for key, having in keys.items():
+            assert offsets_in(lookup.find(key, ["commitLogOffset"])) == having, (topic, key)
+            assert having <= set(theirs[topic, key]), (topic, key)
+    for topic, keys in history.clean_uniq_keys.items():
+        # All at once: no two messages of a topic have the same.
+        found = offsets_in(TopicKeys(snapshot, topic).find(list(keys), ["commitLogOffset"]))
+        assert found == set().union(*keys.values())
+        assert all(having <= set(theirs[topic, key]) for key, having in keys.items())
+    assert len(history.clean_keys["orders"][HOT_KEY]) == HOT_COUNT
+    comparisons.count(THEY_WRITE, line, "keys looked up", len(history.all_keys))
 
 
-def test_after_kill_9_we_show_what_rocketmq_recovers(history: History) -> None:
+def offsets_in(batches: Iterable[pa.RecordBatch]) -> set[int]:
+    """The log offsets of messages that were found."""
+    return {offset for batch in batches for offset in batch["commitLogOffset"].to_pylist()}
+
+
+def test_spark_and_the_command_line_find_all_messages_of_a_hot_key(
+    history: History, spark: SparkSession
+) -> None:
+    store = history.clean_store
+    reading = spark.read.format("rmqlog").option("topic", "orders").option("key", HOT_KEY)
+    by_spark = {row.commitLogOffset for row in reading.load(str(store)).collect()}
+    printed = run_command("find", store, "--key", HOT_KEY, "--topic", "orders", "--json")
+
+    having = history.clean_keys["orders"][HOT_KEY]
+    assert by_spark == {row["commitLogOffset"] for row in printed} == having
+
+
+def test_after_kill_9_we_show_what_rocketmq_recovers(
+    history: History,
+    ways: dict[str, ReadStore],
+    way: str,
+    compare: Callable[[str, QueueRows, QueueRows], None],
+) -> None:
     snapshot = Store(str(history.killed_store))
-    ours = our_queue_rows(snapshot)
+    ours = ways[way](history.killed_store)
     theirs = opened_queue_rows(history.killed_opened)
     # Recovery makes queues anew from the log, those of deleted topics too. (4.9 deletes the
     # queue of half messages with any topic: its topics.json does not know it.)
@@ -214,18 +224,31 @@ def test_after_kill_9_we_show_what_rocketmq_recovers(history: History) -> None:
 
     assert snapshot.was_killed
     assert snapshot.end == history.killed_opened["maxPhyOffset"]
-    assert_same_rows(ours, theirs)
+    compare("after kill -9 in mid-traffic", ours, theirs)
     assert ("doomed", 0) in deleted
     in_log: QueueRows = {queue: [] for queue in deleted}
     for row in arrow_rows(snapshot.scan()):
         in_log.get((row["topic"], row["queueId"]), []).append(row)
-    assert_same_rows(in_log, deleted)
+    compare("queues of deleted topics, from the log", in_log, deleted)
 
 
-def test_ipv6_hosts_of_a_real_client_and_broker_are_read(history: History) -> None:
-    rows = our_queue_rows(Store(str(history.killed_store)))[("orders", 1)]
+def test_ipv6_hosts_of_a_real_client_and_broker_are_read(
+    history: History, ways: dict[str, ReadStore]
+) -> None:
+    rows = ways["Python"](history.killed_store)[("orders", 1)]
     last = [row for row in rows if row["keys"] == "last"]
 
     assert last
     assert all(row["bornHost"].startswith("[::1]:") for row in last)
     assert all(row["storeHost"].startswith("[::1]:") for row in last)
+
+
+def test_every_kind_of_message_is_really_there(history: History, line: Line) -> None:
+    expected = FEATURES.keys() - OTHER_FEATURES
+    if line == LINE_4:
+        expected -= TIMER_FEATURES
+    assert features_in(opened_queue_rows(history.killed_opened)) == expected
+
+
+def test_the_log_rolled_many_times(history: History) -> None:
+    assert len(list(Path(history.clean_store, "commitlog").iterdir())) >= 4

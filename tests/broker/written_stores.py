@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import base64
+import multiprocessing
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rmqlog.commitlog_format.store import Store
 from rmqlog.writer.message_columns import NewMessage, batch_of
 from rmqlog.writer.settings import StoreSettings
 from rmqlog.writer.store_writer import StoreWriter
 
 from .java_driver import Settings
 from .java_toolchain import Line
+from .reading_ways import run_command
 from .traffic import ordinary_messages
 
 SMALL_FILES: Settings = {
@@ -22,12 +27,22 @@ SMALL_FILES: Settings = {
     "maxIndexNum": 2_000,
 }
 ROWS_OF_AN_APPEND = 100
+#: Messages that are appended by a process which is then killed; the last one is torn.
+CRASHED_COUNT = 200
+COMPRESSIONS = ("zlib", "lz4", "zstd")
+SOON_COUNT = 3
+#: Delayed by 5 s, so still pending when a broker has booted, or just due.
+SOON = NewMessage("kinds", b"soon", queue_id=0, tags="SOON", delay_level=2)
 
 
 def settings_for(line: Line) -> StoreSettings:
     """Small files, dispatched as a broker of that line does."""
+    return StoreSettings.from_mapping(_texts_for(line))
+
+
+def _texts_for(line: Line) -> dict[str, str]:
     texts = {name: str(value) for name, value in SMALL_FILES.items()}
-    return StoreSettings.from_mapping({**texts, "brokerVersion": line.version})
+    return {**texts, "brokerVersion": line.version}
 
 
 def new_message(specification: dict[str, Any]) -> NewMessage:
@@ -43,13 +58,19 @@ def new_message(specification: dict[str, Any]) -> NewMessage:
     )
 
 
+def new_ordinary_messages() -> list[NewMessage]:
+    """What a client would send: tags, keys, bodies, flags and properties in all mixtures."""
+    return [new_message(specification) for specification in ordinary_messages()]
+
+
+def compressed_messages(kind: str) -> Iterator[NewMessage]:
+    """Bodies that a compression makes smaller."""
+    for size in (10, 20_000):
+        yield NewMessage("kinds", kind.encode() * size, keys=f"{kind}-{size}", compression=kind)
+
+
 def other_messages() -> Iterator[NewMessage]:
-    """Compressed bodies, an empty one, IPv6 clients, delays that will not be due in a test."""
-    for kind in ("zlib", "lz4", "zstd"):
-        for size in (10, 20_000):
-            yield NewMessage(
-                *("kinds", kind.encode() * size), keys=f"{kind}-{size}", compression=kind
-            )
+    """An empty body, IPv6 clients, delays that will not be due in a test."""
     yield NewMessage("kinds", b"", queue_id=1, tags="EMPTY")
     for host in ("[::1]:1234", "[2001:db8::1]:65535", "10.1.2.3:45678"):
         yield NewMessage("kinds", host.encode(), queue_id=1, tags="HOST", born_host=host)
@@ -59,10 +80,55 @@ def other_messages() -> Iterator[NewMessage]:
 
 def write_everything(store: Path, line: Line) -> None:
     """Make a store of several segments with all kinds of messages, and close it."""
-    ordinary = [new_message(specification) for specification in ordinary_messages()]
+    ordinary = new_ordinary_messages()
     with StoreWriter(store, settings_for(line)) as writer:
         for start in range(0, len(ordinary), ROWS_OF_AN_APPEND):
             writer.append(batch_of(ordinary[start : start + ROWS_OF_AN_APPEND]))
+        for kind in COMPRESSIONS:
+            writer.append(batch_of(list(compressed_messages(kind))))
         writer.append(batch_of(list(other_messages())))
         batch = [NewMessage("batch", b"item %d" % item, queue_id=0) for item in range(20)]
         writer.append(batch_of(batch), client_batch=True)
+
+
+def crash_and_recover(store: Path, line: Line) -> None:
+    """Kill a process that writes to a store, tear its last record, and ``recover``."""
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_append_and_die, args=(store, line))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert Store(str(store)).was_killed
+    _tear_last_record(store)
+    configuration = store.parent / "broker.conf"
+    texts = _texts_for(line)
+    configuration.write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
+    (report,) = run_command("recover", store, "--yes", "--json", "--conf", configuration)
+    assert len(report["cuts"]) == 1
+
+
+def _append_and_die(store: Path, line: Line) -> None:
+    writer = StoreWriter(store, settings_for(line))
+    writer.append(batch_of(list(crashed_messages())))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crashed_messages() -> Iterator[NewMessage]:
+    """What the killed process appends."""
+    for number in range(CRASHED_COUNT):
+        yield NewMessage("orders", b"crashed %d" % number, queue_id=0, keys=f"crashed-{number}")
+
+
+def _tear_last_record(store: Path) -> None:
+    """Zero the second half of the last record, as a power cut may leave it."""
+    snapshot = Store(str(store))
+    last = max(
+        (row["commitLogOffset"], row["storeSize"])
+        for batch in snapshot.scan(columns=["commitLogOffset", "storeSize"])
+        for row in batch.to_pylist()
+    )
+    offset, size = last
+    place = offset % int(SMALL_FILES["mappedFileSizeCommitLog"])
+    with open(snapshot.log.path_of(offset), "r+b") as segment:
+        segment.seek(place + size // 2)
+        segment.write(bytes(size - size // 2))

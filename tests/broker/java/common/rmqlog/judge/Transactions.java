@@ -21,8 +21,6 @@ import org.apache.rocketmq.common.message.MessageExt;
 final class Transactions {
     /** The producers of each name server, which also answer the broker's checks. */
     private static final Map<String, TransactionMQProducer> PRODUCERS = new HashMap<>();
-    private static final Set<String> CHECKED =
-        Collections.synchronizedSet(new LinkedHashSet<>());
 
     private Transactions() {
     }
@@ -34,6 +32,9 @@ final class Transactions {
 
     /** The outcome travels as the argument of the send; a check never decides anything. */
     private static final class Outcomes implements TransactionListener {
+        /** The uniq keys that the broker has asked about. */
+        final Set<String> checked = Collections.synchronizedSet(new LinkedHashSet<>());
+
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object outcome) {
             return (LocalTransactionState) outcome;
@@ -41,7 +42,7 @@ final class Transactions {
 
         @Override
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
-            CHECKED.add(message.getProperty(MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX));
+            checked.add(message.getProperty(MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX));
             return LocalTransactionState.UNKNOW;
         }
     }
@@ -88,14 +89,16 @@ final class Transactions {
         }
     }
 
-    /** The uniq keys of the transactions that the broker has asked about so far. */
+    /** The uniq keys of the transactions that this broker has asked about so far. */
     private static JsonElement checked(JsonObject request) throws MQClientException {
         // A producer registers with the brokers of the topics that it knows.
-        producer(request).getDefaultMQProducerImpl().getmQClientFactory()
+        TransactionMQProducer producer = producer(request);
+        producer.getDefaultMQProducerImpl().getmQClientFactory()
             .updateTopicRouteInfoFromNameServer(request.get("topic").getAsString());
+        Set<String> checked = ((Outcomes) producer.getTransactionListener()).checked;
         JsonArray uniqKeys = new JsonArray();
-        synchronized (CHECKED) {
-            CHECKED.forEach(uniqKeys::add);
+        synchronized (checked) {
+            checked.forEach(uniqKeys::add);
         }
         return uniqKeys;
     }
