@@ -74,19 +74,26 @@ def index_hashes(topics: str | pa.StringArray, keys: pa.StringArray) -> NDArray[
 
 
 def _hashes_and_lengths(texts: pa.StringArray) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The hash and the number of UTF-16 units of every string.
+    """The hash and the number of UTF-16 units of every string: no loop over strings or units.
 
-    With ``units[i] * 31**-i`` summed up from the left, every string's hash is a difference of
-    two sums times a power of 31: no loop over strings or characters.
+    Strings of one length are a matrix, which is multiplied by powers of 31. Of others,
+    ``units[i] * 31**-i`` is summed up string by string; every string's hash is its sum times
+    a power of 31.
     """
     units, bounds = _utf16_units(texts)
-    starts, ends = bounds[:-1], bounds[1:]
-    sums = np.zeros(len(units) + 1, np.uint32)
-    inverse_powers = _powers(_INVERSE, len(units))
-    np.cumsum(units * inverse_powers[: len(units)], dtype=np.uint32, out=sums[1:])
-    last = np.maximum(ends, 1) - 1
-    hashes = (sums[ends] - sums[starts]) * _powers(_MULTIPLIER, len(units) + 1)[last]
-    return hashes, ends - starts
+    lengths = bounds[1:] - bounds[:-1]
+    size = int(lengths[0]) if len(lengths) else 0
+    if size and (lengths == size).all():
+        weights = np.ascontiguousarray(_powers(_MULTIPLIER, size)[size - 1 :: -1])
+        return np.einsum("ij,j->i", units.reshape(-1, size), weights), lengths
+    hashes = np.zeros(len(lengths), np.uint32)
+    rows = np.flatnonzero(lengths)
+    if len(rows):
+        terms = units * _powers(_INVERSE, len(units))[: len(units)]
+        lasts = bounds[1:][rows] - 1
+        hashes[rows] = np.add.reduceat(terms, bounds[:-1][rows])
+        hashes[rows] *= _powers(_MULTIPLIER, len(units))[lasts]
+    return hashes, lengths
 
 
 def _utf16_units(texts: pa.StringArray) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
