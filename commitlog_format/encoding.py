@@ -131,7 +131,7 @@ def _put_windows(
     size: int,
 ) -> None:
     first, last = int(starts[0]), int(starts[-1])
-    if last - first == (len(starts) - 1) * size and (np.diff(starts) == size).all():
+    if last - first == (len(starts) - 1) * size and (starts[1:] - starts[:-1] == size).all():
         # Back to back, as in an Arrow column of equally long values: no need to gather them.
         items = source[first : last + size].view(f"V{size}")
     else:
@@ -387,6 +387,21 @@ def filler(left: int) -> bytes:
 
 def dictionary_codes(array: pa.Array) -> tuple[list[Any], NDArray[np.int32]]:
     """The distinct values of a column without nulls, and each row's position among them."""
+    if _is_constant(array):  # as a column of topics mostly is
+        return [array[0].as_py()], np.zeros(len(array), np.int32)
     encoded = array if pa.types.is_dictionary(array.type) else pc.dictionary_encode(array)
     codes = np.asarray(encoded.indices, dtype=np.int32)
     return encoded.dictionary.to_pylist(), codes
+
+
+def _is_constant(array: pa.Array) -> bool:
+    """Whether all texts of a column are seen to be the same, at the cost of a comparison."""
+    if not len(array) or not _has_offsets(array.type):
+        return False
+    column = ByteColumn.from_arrow(array)
+    size = int(column.sizes[0])
+    if size == 0 or not (column.sizes == size).all():
+        return False
+    start = int(column.starts[0])
+    data = column.data[start : start + len(column) * size]
+    return bool((data[size:] == data[:-size]).all())

@@ -94,13 +94,14 @@ class Dispatcher:
 
     def dispatch_queues(self, batch: DispatchBatch) -> None:
         """The half of :meth:`dispatch` that concerns the queues."""
+        units = _units(batch)
         for key, rows in _rows_by_queue(batch):
             if self.queues.is_batch(key.topic):
                 self.queues.batch_queue(key).append(_batch_units(batch, rows))
             else:
-                self.queues.queue(key).append(_units(batch, rows), batch.queue_offset[rows])
+                self.queues.queue(key).append(_some(units, rows), batch.queue_offset[rows])
         for row, key, queue_offset in batch.lmq_units:
-            unit = _units(batch, np.array([row]))
+            unit = _some(units, np.array([row]))
             self.queues.queue(key).append(unit, np.array([queue_offset], np.int64))
 
     def dispatch_index(
@@ -147,12 +148,18 @@ def _rows_by_queue(batch: DispatchBatch) -> Iterator[tuple[QueueKey, NDArray[np.
         start += count
 
 
-def _units(batch: DispatchBatch, rows: NDArray[np.int64]) -> NDArray[np.void]:
-    units = np.empty(len(rows), CONSUME_QUEUE_UNIT)
-    units["commit_log_offset"] = batch.physical_offset[rows]
-    units["size"] = batch.size[rows]
-    units["tags_code"] = batch.tags_code[rows]
+def _units(batch: DispatchBatch) -> NDArray[np.void]:
+    """The ConsumeQueue unit of every record."""
+    units = np.empty(len(batch), CONSUME_QUEUE_UNIT)
+    units["commit_log_offset"] = batch.physical_offset
+    units["size"] = batch.size
+    units["tags_code"] = batch.tags_code
     return units
+
+
+def _some(units: NDArray[np.void], rows: NDArray[np.int64]) -> NDArray[np.void]:
+    # As opaque items: numpy copies a structured one field by field.
+    return units.view(f"V{units.itemsize}")[rows].view(units.dtype)
 
 
 def _batch_units(batch: DispatchBatch, rows: NDArray[np.int64]) -> NDArray[np.void]:

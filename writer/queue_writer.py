@@ -136,7 +136,7 @@ class QueueWriter:
             int(first["commit_log_offset"]) + int(first["size"]) > self.max_physical_offset
             and int(queue_offsets[0]) == self.next_offset
             and int(queue_offsets[-1]) - int(queue_offsets[0]) == len(units) - 1
-            and (np.diff(queue_offsets) == 1).all()
+            and (queue_offsets[1:] - queue_offsets[:-1] == 1).all()
         )
 
     def _accepted(
