@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from rmqlog.spark_datasource.sink import RmqlogWriter, StagedMessage
 from rmqlog.spark_datasource.sink_plan import SinkPlan, plan_write
 from rmqlog.spark_datasource.source import RmqlogDataSource
 from rmqlog.writer.batch_write import commit_job
+from rmqlog.writer.posix import Action, Call
 
 TOPIC = "orders"
 PARTITIONS = 4
@@ -36,6 +38,8 @@ SIZES = {
 }
 #: Points of a task, in their order.
 POINTS = ("before rows", "between rows", "staged", "before message", "message")
+#: In the folder of traces: name and path of every call of a commit that was not killed.
+COMMIT_CALLS = "commit-calls.json"
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,10 @@ class Fault:
     """What goes wrong.
 
     At ``point``, the first ``attempts`` attempts at ``partition`` fail; ``how`` is ``raise``,
-    ``kill`` (the worker), ``kill parent`` (its executor) or ``sleep``. ``commit_call`` kills the
-    commit before so many durable calls; ``commit_group`` kills the driver's process group there.
+    ``kill`` (the worker), ``kill executor`` or ``await copy``, which goes on when another attempt
+    has staged the partition. ``commit_call`` makes the commit die before so many durable calls,
+    the driver's whole process group if ``commit_how`` is ``kill group``, or fail at it if it is
+    ``error``. Each attempt leaves a file in the folder ``trace`` at each point that it gets to.
     """
 
     point: str = ""
@@ -52,22 +58,32 @@ class Fault:
     partition: int = 1
     how: str = "raise"
     commit_call: int = 0
-    commit_group: bool = False
+    commit_how: str = "kill"
+    trace: str = ""
 
     def strike(self, point: str) -> None:
-        """Fail here, if this is the place."""
+        """Fail here, if this is the place and it has not happened yet."""
         context = TaskContext.get()
-        if context is None or point != self.point:
+        if context is None:
             return
-        if context.partitionId() != self.partition or context.attemptNumber() >= self.attempts:
+        partition, attempt = context.partitionId(), context.attemptNumber()
+        trace = Path(self.trace, f"{point},{partition},{attempt}")
+        # When a stage runs again, its attempts are numbered from 0 again.
+        is_again = self.trace != "" and any(trace.parent.glob(f"{trace.name},*"))
+        if self.trace:
+            Path(f"{trace},{context.taskAttemptId()}").touch()
+        if (point, partition) != (self.point, self.partition):
             return
-        if self.how == "sleep":
-            time.sleep(20)
+        if is_again or attempt >= self.attempts:
+            return
+        if self.how == "await copy":
+            while not any(trace.parent.glob(f"before message,{partition},{attempt + 1},*")):
+                time.sleep(0.01)
         elif self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.how == "kill executor":
             os.kill(_executor(), signal.SIGKILL)
-            time.sleep(60)
+            os.kill(os.getpid(), signal.SIGKILL)
         else:
             raise ZeroDivisionError(f"a fault at {point!r}")
 
@@ -95,13 +111,14 @@ class FaultyMessage(StagedMessage):
 
 
 class GroupKillingPosix(FaultyPosix):
-    """Kills all processes of the driver instead of its own."""
+    """Kills all processes of the driver, then its own."""
 
-    def _perform(self, call: Any, action: Any) -> int | None:
+    def _perform(self, call: Call, action: Action) -> int | None:
         if self._fires(call):
             os.killpg(int(os.environ["SINK_DRIVER_GROUP"]), signal.SIGKILL)
-            time.sleep(60)
-        return action(call.size)  # type: ignore[no-any-return]
+            # Spark's Python processes are in a group of their own.
+            os.kill(os.getpid(), signal.SIGKILL)
+        return action(call.size)
 
 
 class FaultyWriter(RmqlogWriter):
@@ -128,13 +145,16 @@ class FaultyWriter(RmqlogWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit, dying on the way."""
-        if not self.fault.commit_call:
-            super().commit(messages)
-            return
-        kind = GroupKillingPosix if self.fault.commit_group else FaultyPosix
-        posix = kind(Plan(Kind.KILL_BEFORE, self.fault.commit_call))
-        staging = self.plan.staging
-        commit_job(staging.store_path, self.staged_job(messages), staging.settings, posix=posix)
+        fault, staging = self.fault, self.plan.staging
+        kind = Kind.ERROR if fault.commit_how == "error" else Kind.KILL_BEFORE
+        of_kind = GroupKillingPosix if fault.commit_how == "kill group" else FaultyPosix
+        posix = of_kind(Plan(kind, fault.commit_call))
+        commit_job(
+            staging.store_path, self.staged_job(messages), staging.settings,
+            lock_timeout_s=self.plan.lock_timeout_s, posix=posix,
+        )
+        if fault.trace:
+            Path(fault.trace, COMMIT_CALLS).write_text(json.dumps(posix.calls))
 
 
 class FaultySource(RmqlogDataSource):

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 from query_reference import is_system, store_rows
 from query_stores import write_query_store
+from standalone_cluster import standalone_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
-
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 #: The driver is a process of its own: the tests' Java process belongs to a local session.
 DRIVER = """
@@ -48,30 +45,9 @@ spark.stop()
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    """The address of a master with two workers, all on loopback; ended by their ids."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = f"spark://127.0.0.1:{port}"
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    here = ["--host", "127.0.0.1", "--webui-port", "0"]
-    commands = [["org.apache.spark.deploy.master.Master", *here, "--port", str(port)]] + [
-        ["org.apache.spark.deploy.worker.Worker", *here, "--cores", "1", "--memory", "1g",
-         "--work-dir", str(tmp_path / f"worker-{number}"), address]
-        for number in range(2)
-    ]
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        for number, command in enumerate(commands):
-            with (tmp_path / f"daemon-{number}.log").open("wb") as log:
-                started.append(subprocess.Popen(
-                    [str(SPARK_CLASS), *command], env=environment, stdout=log, stderr=log))
+    """The address of a master with two workers."""
+    with standalone_cluster(tmp_path, ["127.0.0.1", "127.0.0.1"]) as address:
         yield address
-    finally:
-        for process in reversed(started):
-            process.terminate()
-        for process in started:
-            process.wait(60)
 
 
 def test_a_cluster_gives_the_rows_of_a_local_session(master: str, tmp_path: Path) -> None:

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_driver import PARTITIONS, POINTS, TOPIC, Fault, as_json
+from sink_driver import COMMIT_CALLS, PARTITIONS, POINTS, TOPIC, Fault, as_json
+from standalone_cluster import standalone_cluster
 
 from rmqlog.commitlog_format.store import Store
+from rmqlog.commitlog_format.verify import verify_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 TESTS = Path(__file__).resolve().parents[1]
 ROWS = 1000
+TRANSACTION = {"txnAppId": "etl", "txnVersion": "7"}
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": str(PARTITIONS),
@@ -113,7 +116,8 @@ def check(store: Path, times: int = 1, dead_jobs: int = 0) -> None:
         assert [row["queueOffset"] for row in rows] == list(range(len(rows)))
         bodies += [int(row["body"]) for row in rows]
     assert sorted(bodies) == sorted(list(range(ROWS)) * times)
-    assert len(os.listdir(store / "rmqlog" / "staging")) <= dead_jobs
+    assert list(verify_store(found)) == []
+    assert len(os.listdir(store / "rmqlog" / "staging")) == dead_jobs
     assert not (store / "abort").exists()
 
 
@@ -123,20 +127,41 @@ def staged(store: Path) -> list[str]:
     return sorted(str(path) for path in folder.rglob("*")) if folder.is_dir() else []
 
 
+def reached(trace: Path, point: str) -> list[int]:
+    """The numbers of the attempts at partition 1 that got to a point."""
+    names = [name.split(",") for name in os.listdir(trace)]
+    return sorted(int(name[2]) for name in names if name[:2] == [point, "1"])
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Where attempts say how far they got."""
+    folder = tmp_path / "trace"
+    folder.mkdir()
+    return folder
+
+
+# --- tasks ----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_task_that_fails_is_tried_again_and_its_rows_are_there_once(
-    local: SinkDriver, tmp_path: Path, point: str, attempts: int
+    local: SinkDriver, tmp_path: Path, trace: Path, point: str, attempts: int
 ) -> None:
-    assert local.run(tmp_path / "s", Fault(point, attempts)) is None
+    assert local.run(tmp_path / "s", Fault(point, attempts, trace=str(trace))) is None
+
+    assert reached(trace, point) == list(range(attempts + 1))
     check(tmp_path / "s")
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_worker_that_is_killed_is_replaced_and_its_rows_are_there_once(
-    local: SinkDriver, tmp_path: Path, point: str
+    local: SinkDriver, tmp_path: Path, trace: Path, point: str
 ) -> None:
-    assert local.run(tmp_path / "s", Fault(point, how="kill")) is None
+    assert local.run(tmp_path / "s", Fault(point, how="kill", trace=str(trace))) is None
+
+    assert reached(trace, point) == [0, 1]
     check(tmp_path / "s")
 
 
@@ -152,65 +177,175 @@ def test_when_all_attempts_fail_nothing_is_left(
     assert not (tmp_path / "s" / "commitlog").exists()
 
 
-@pytest.mark.parametrize("call", [3, 9, 15, 20, 26, 32, 38, 46, 54, 62])
+# --- commits --------------------------------------------------------------------------------
+
+#: A few of the durable calls of a commit, from its first to its last: the name, a part of the
+#: path, and which of the calls that match.
+BEFORE_MANIFEST = ("fsync", "/abort", 0)
+COPYING = ("store", "/commitlog/", 5)
+GATE = ("store", "/commitlog/", -1)
+BEHIND_GATE = ("sync", "/commitlog/", -1)
+NOTING = ("rename", "/commits.json", 0)
+BOUNDARIES = [
+    BEFORE_MANIFEST,
+    ("rename", "/commit.json", 0),
+    ("fsync", "/topics.json", 0),
+    COPYING,
+    ("sync", "/consumequeue/", -1),
+    GATE,
+    BEHIND_GATE,
+    ("scatter", "/index/", 3),
+    ("pwrite", "/checkpoint", 0),
+    NOTING,
+    ("unlink", "/commit.json", 0),
+    ("unlink", "/abort", 0),
+    ("rmdir", "/staging/", 0),
+]
+Boundary = tuple[str, str, int]
+
+
+@pytest.fixture(scope="module")
+def commit_calls(
+    local: SinkDriver, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[str, str]]:
+    """Name and path of every durable call of a commit; those of all commits here are alike."""
+    folder = tmp_path_factory.mktemp("calls")
+    assert local.run(folder / "s", Fault(trace=str(folder))) is None
+    check(folder / "s")
+    calls = [(name, path) for name, path in json.loads((folder / COMMIT_CALLS).read_text())]
+    assert len(calls) > 200
+    return calls
+
+
+def number_of(calls: list[tuple[str, str]], boundary: Boundary, *, opens: bool = False) -> int:
+    """The number of a call for a kill, which does not count where files are opened."""
+    counted = [call for call in calls if opens or call[0] != "open"]
+    name, part, index = boundary
+    matches = [
+        number for number, call in enumerate(counted, 1) if call[0] == name and part in call[1]
+    ]
+    return matches[index]
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES, ids=str)
 def test_a_commit_that_is_killed_is_aborted_by_spark_and_run_again_once(
-    local: SinkDriver, tmp_path: Path, call: int
+    local: SinkDriver, tmp_path: Path, commit_calls: list[tuple[str, str]], boundary: Boundary
 ) -> None:
     store = tmp_path / "s"
-    options = {"txnAppId": "etl", "txnVersion": "7"}
+    fault = Fault(commit_call=number_of(commit_calls, boundary))
 
-    assert local.run(store, Fault(commit_call=call), options=options) is not None
+    assert local.run(store, fault, options=TRANSACTION) is not None
     assert staged(store) == []
-    assert local.run(store, options=options) is None
+    assert local.run(store, options=TRANSACTION) is None
 
     check(store)
 
 
-def test_the_calls_of_a_commit_end_behind_those_that_are_sampled(
+@pytest.mark.parametrize(
+    ("boundary", "error"),
+    [(COPYING, "CommitFailedError"), (BEHIND_GATE, "CommitStateUnknownError"), (NOTING, None)],
+    ids=str,
+)
+def test_a_commit_that_fails_says_what_became_of_it(
+    local: SinkDriver, tmp_path: Path, commit_calls: list[tuple[str, str]],
+    boundary: Boundary, error: str | None,
+) -> None:
+    store = tmp_path / "s"
+    call = number_of(commit_calls, boundary, opens=True)
+
+    found = local.run(store, Fault(commit_call=call, commit_how="error"), options=TRANSACTION)
+    assert (error is None) == (found is None)
+    assert (error or "") in (found or "")
+    assert local.run(store, options=TRANSACTION) is None
+
+    check(store)
+
+
+@pytest.mark.parametrize(
+    ("boundary", "version", "times"),
+    [(BEFORE_MANIFEST, "7", 1), (COPYING, "7", 1), (NOTING, "7", 1), (GATE, "8", 1),
+     (BEHIND_GATE, "8", 2)],
+    ids=str,
+)
+def test_a_driver_whose_processes_are_all_killed_is_run_again(
+    local: SinkDriver, tmp_path: Path, commit_calls: list[tuple[str, str]],
+    boundary: Boundary, version: str, times: int,
+) -> None:
+    store = tmp_path / "s"
+    fault = Fault(commit_call=number_of(commit_calls, boundary), commit_how="kill group")
+    with sink_driver("local[2]", tmp_path) as driver:
+        assert driver.run(store, fault, options=TRANSACTION) == "the driver was killed"
+    assert staged(store) != []
+
+    assert local.run(store, options={**TRANSACTION, "txnVersion": version}) is None
+
+    check(store, times, dead_jobs=int(boundary == BEFORE_MANIFEST))
+
+
+def test_two_drivers_with_one_transaction_write_it_once(
     local: SinkDriver, tmp_path: Path
 ) -> None:
-    assert local.run(tmp_path / "s", Fault(commit_call=10_000)) is None
-    check(tmp_path / "s")
-
-
-@pytest.mark.parametrize(("call", "version"), [(10, "7"), (30, "7"), (56, "7"), (30, None)])
-def test_a_driver_whose_processes_are_all_killed_is_run_again(
-    tmp_path: Path, call: int, version: str | None
-) -> None:
     store = tmp_path / "s"
-    options = {} if version is None else {"txnAppId": "etl", "txnVersion": version}
-    with sink_driver("local[2]", tmp_path) as driver:
-        fault = Fault(commit_call=call, commit_group=True)
-        assert driver.run(store, fault, options=options) == "the driver was killed"
-
-    with sink_driver("local[2]", tmp_path) as driver:
-        assert driver.run(store, options=options) is None
-
-    is_before_manifest = call == 10
-    check(store, dead_jobs=int(is_before_manifest))
-
-
-def test_two_drivers_with_one_transaction_write_it_once(tmp_path: Path) -> None:
-    store = tmp_path / "s"
-    options = {"txnAppId": "etl", "txnVersion": "1"}
-    (tmp_path / "1").mkdir()
-    (tmp_path / "2").mkdir()
-    with (
-        sink_driver("local[1]", tmp_path / "1") as first,
-        sink_driver("local[1]", tmp_path / "2") as second,
-    ):
-        for version in range(1, 6):
-            options["txnVersion"] = str(version)
-            for driver in (first, second):
+    with sink_driver("local[1]", tmp_path) as other:
+        for version in range(10):
+            options = {"txnAppId": "etl", "txnVersion": str(version)}
+            for driver in (local, other):
                 driver.start(store, options=options)
-            assert [driver.answer() for driver in (first, second)] == [None, None]
+            assert [driver.answer() for driver in (local, other)] == [None, None]
 
-    check(store, times=5)
+    check(store, times=10)
+
+
+# --- clusters -------------------------------------------------------------------------------
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("point", ["between rows", "before message"])
-def test_an_executor_that_is_killed_is_replaced(tmp_path: Path, point: str) -> None:
+def test_an_executor_that_is_killed_is_replaced(
+    tmp_path: Path, trace: Path, point: str
+) -> None:
+    fault = Fault(point, how="kill executor", trace=str(trace))
     with sink_driver("local-cluster[2,1,1024]", tmp_path) as driver:
-        assert driver.run(tmp_path / "s", Fault(point, how="kill executor"), shuffled=True) is None
+        assert driver.run(tmp_path / "s", fault) is None
+
+    assert reached(trace, point) == [0, 1]
+    check(tmp_path / "s")
+
+
+@pytest.mark.cluster
+def test_rows_are_there_once_when_a_stage_runs_again_because_shuffled_rows_were_lost(
+    tmp_path: Path, trace: Path
+) -> None:
+    fault = Fault("between rows", how="kill executor", trace=str(trace))
+    with sink_driver("local-cluster[3,1,1024]", tmp_path) as driver:
+        assert driver.run(tmp_path / "s", fault, shuffled=True) is None
+
+    # The attempts of a stage that runs again are numbered anew.
+    assert reached(trace, "before rows").count(0) == 2
+    check(tmp_path / "s")
+
+
+@pytest.fixture
+def two_hosts(tmp_path: Path) -> Iterator[str]:
+    """The address of a Spark master whose two workers have addresses of their own: Spark gives
+    the copy of a task to another host only."""
+    with standalone_cluster(tmp_path, ["127.0.0.2", "127.0.0.3"]) as address:
+        yield address
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("point", ["between rows", "before message"])
+def test_of_a_task_and_its_copy_one_counts(
+    two_hosts: str, tmp_path: Path, trace: Path, point: str
+) -> None:
+    settings = {
+        "spark.speculation": "true", "spark.speculation.interval": "50ms",
+        "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "50ms", "spark.executor.memory": "512m",
+    }
+    fault = Fault(point, how="await copy", trace=str(trace))
+    with sink_driver(two_hosts, tmp_path, **settings) as driver:
+        assert driver.run(tmp_path / "s", fault) is None
+
+    assert reached(trace, point) == [0, 1]
     check(tmp_path / "s")

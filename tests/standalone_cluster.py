@@ -1,0 +1,51 @@
+"""A standalone Spark cluster on loopback addresses: a master, and a worker for each address."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+_SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+
+
+@contextmanager
+def standalone_cluster(folder: Path, hosts: Sequence[str]) -> Iterator[str]:
+    """The address of a master with a worker of one core on each host; ended by their ids."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"spark://127.0.0.1:{port}"
+    no_page = ["--webui-port", "0"]
+    commands = [
+        ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port),
+         *no_page],
+        *(
+            ["org.apache.spark.deploy.worker.Worker", "--host", host, "--cores", "1", "--memory",
+             "1g", "--work-dir", str(folder / f"worker-{number}"), *no_page, address]
+            for number, host in enumerate(hosts)
+        ),
+    ]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(commands):
+            host = command[command.index("--host") + 1]
+            environment = {
+                **os.environ, "SPARK_LOCAL_IP": host, "PYSPARK_PYTHON": sys.executable
+            }
+            with (folder / f"daemon-{number}.log").open("wb") as log:
+                started.append(subprocess.Popen(
+                    [str(_SPARK_CLASS), *command], env=environment, stdout=log, stderr=log
+                ))
+        yield address
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(60)
