@@ -18,9 +18,10 @@ QUICK_REPETITIONS = 3
 
 def all_cases() -> list[Case]:
     """The cases in the order in which they are shown."""
-    from benchmarks import format_cases, spark_read_cases, writer_cases
+    from benchmarks import format_cases, spark_read_cases, spark_write_cases, writer_cases
 
-    return [*format_cases.CASES, *writer_cases.CASES, *spark_read_cases.CASES]
+    modules = (format_cases, writer_cases, spark_read_cases, spark_write_cases)
+    return [case for module in modules for case in module.CASES]
 
 
 def main() -> int:

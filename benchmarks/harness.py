@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 
 from benchmarks.workspace import Workspace
 
-#: A measurement: seconds for the work of the case.
+#: A measurement: seconds for the work of the case, or what its unit says.
 Measure = Callable[[], float]
 
 
@@ -32,13 +32,15 @@ class Pair:
 class Case:
     """One claim: ours is at least ``goal`` times as fast as the reference.
 
-    A goal below 1 is a claim about how much slower we may be.
+    A goal below 1 is a claim about how much slower we may be. ``unit`` is of what is measured,
+    seconds or something else of which less is better.
     """
 
     name: str
     reference: str
     goal: float
     prepare: Callable[[Workspace], Pair]
+    unit: str = "s"
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,11 @@ class Outcome:
     high: float
     goal: float
     met: bool
-    ours_seconds: float
-    reference_seconds: float
+    ours_median: float
+    reference_median: float
     repetitions: int
     details: dict[str, object]
+    unit: str
 
     def as_json(self) -> dict[str, object]:
         """The outcome as plain values."""
@@ -84,6 +87,7 @@ def run_case(case: Case, workspace: Workspace, repetitions: int) -> Outcome:
     return Outcome(
         case.name, case.reference, median, low, high, case.goal, median >= case.goal,
         statistics.median(ours), statistics.median(reference), repetitions, pair.details,
+        case.unit,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -61,7 +61,7 @@ class _CeilingReader(DataSourceReader):
 
 
 class DiscardSink(DataSource):
-    """Takes Arrow batches and throws them away."""
+    """Takes Arrow batches and throws them away; ``rows`` is how many there must have been."""
 
     @classmethod
     def name(cls) -> str:
@@ -70,7 +70,7 @@ class DiscardSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer."""
-        return _DiscardWriter()
+        return _DiscardWriter(int(self.options["rows"]))
 
 
 @dataclass
@@ -79,9 +79,17 @@ class _Discarded(WriterCommitMessage):
 
 
 class _DiscardWriter(DataSourceArrowWriter):
+    def __init__(self, row_count: int) -> None:
+        self.row_count = row_count
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Count the rows: touching them is not part of the ceiling."""
         return _Discarded(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Fail when rows are missing."""
+        found = sum(message.row_count for message in messages if isinstance(message, _Discarded))
+        assert found == self.row_count, (found, self.row_count)
 
 
 def register(spark: SparkSession) -> None:

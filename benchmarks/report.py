@@ -25,7 +25,8 @@ def print_table(outcomes: Sequence[Outcome], console: Console) -> None:
     for outcome in outcomes:
         table.add_row(
             outcome.case, outcome.reference,
-            f"{outcome.ours_seconds:.3g} s", f"{outcome.reference_seconds:.3g} s",
+            f"{outcome.ours_median:.3g} {outcome.unit}",
+            f"{outcome.reference_median:.3g} {outcome.unit}",
             f"{outcome.ratio:.3g}", f"{outcome.low:.3g} to {outcome.high:.3g}",
             f"{outcome.goal:.3g}", "yes" if outcome.met else "[bold red]no",
         )

@@ -86,13 +86,13 @@ def _append_against_memory(workspace: Workspace) -> Pair:
         return took
 
     def fill() -> float:
-        return _fill_mapped(workspace.fresh("fill") / "file", size)
+        return fill_mapped(workspace.fresh("fill") / "file", size)
 
     ours()
     return Pair(ours, fill, details={"messages": count, "bytes": size})
 
 
-def _fill_mapped(path: Path, size: int) -> float:
+def fill_mapped(path: Path, size: int) -> float:
     """The machine's limit: numpy writes every byte of a freshly made mapped file."""
     import mmap
     import os
