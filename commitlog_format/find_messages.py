@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +17,22 @@ from rmqlog.commitlog_format.message_reader import messages_to_batch
 from rmqlog.commitlog_format.store import Store
 
 Row = dict[str, Any]
+#: Called with how much is done and how much there is.
+Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
 class Search:
     """Where to look: one topic or all of them, and deleted ones too if wanted.
 
-    The counts are filled in while messages are found.
+    The counts are filled in while messages are found. ``progress`` is told how many bytes of
+    the log were read for deleted topics.
     """
 
     store: Store
     topic: str | None = None
     include_deleted: bool = False
+    progress: Progress | None = None
     found_count: int = 0
     scanned_count: int = 0
     found_by_offset: bool = False
@@ -68,7 +72,7 @@ def find_everywhere(search: Search, key: str) -> Iterator[Row]:
         for batch in keys.find(key):
             yield from _counted(search, batch)
     if search.include_deleted:
-        for batch in scan_deleted(store, search.topic):
+        for batch in scan_deleted(store, search.topic, search.progress):
             yield from _counted(search, batch.filter(pa.array(has_key(batch, frozenset((key,))))))
 
 
@@ -91,8 +95,13 @@ def find_by_id(search: Search, msg_id: str) -> Iterator[Row]:
         )
 
 
-def scan_deleted(store: Store, topic: str | None = None) -> Iterator[pa.RecordBatch]:
-    """The records in the log whose topic has no queues any more, or those of one such topic."""
+def scan_deleted(
+    store: Store, topic: str | None = None, progress: Progress | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records in the log whose topic has no queues any more, or those of one such topic.
+
+    ``progress`` is called with the bytes of the log that were read and that there are.
+    """
     known = pa.array(store.topics, pa.string())
     for batch in store.scan():
         wanted = pc.invert(pc.is_in(batch["topic"], known))
@@ -101,6 +110,8 @@ def scan_deleted(store: Store, topic: str | None = None) -> Iterator[pa.RecordBa
         kept = batch.filter(wanted)
         if kept.num_rows:
             yield kept
+        if progress is not None and batch.num_rows:
+            progress(batch["commitLogOffset"][-1].as_py() - store.start, store.end - store.start)
 
 
 def _counted(search: Search, batch: pa.RecordBatch) -> Iterator[Row]:

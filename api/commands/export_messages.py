@@ -24,6 +24,7 @@ from rmqlog.commands.parameters import (
     ZoneOption,
     open_store,
 )
+from rmqlog.commands.progress import Report, progress_bar
 from rmqlog.commitlog_format.columns import MESSAGE_SCHEMA
 from rmqlog.commitlog_format.errors import TopicNotFoundError
 from rmqlog.commitlog_format.find_messages import scan_deleted
@@ -75,18 +76,17 @@ def export(
     if os.path.lexists(target):
         raise UsageError(f"{target} exists already")
     opened = open_store(store, commit_log)
-    batches = _between(
-        _read(opened, topics, tags),
-        None if since is None else parse_time(since, zone),
-        None if until is None else parse_time(until, zone),
-    )
+    since_ms = None if since is None else parse_time(since, zone)
+    until_ms = None if until is None else parse_time(until, zone)
     chosen = form or _format_of(target)
     writers: dict[ExportFormat, Callable[[str, Batches], int]] = {
         ExportFormat.PARQUET: _write_parquet,
         ExportFormat.JSON: lambda path, found: _write_json(path, found, zone),
         ExportFormat.STORE: _write_store,
     }
-    count = _write_whole(target, batches, writers[chosen])
+    with progress_bar("exporting") as progress:
+        batches = _between(_read(opened, topics, tags, progress), since_ms, until_ms)
+        count = _write_whole(target, batches, writers[chosen])
     if as_json:
         print_json({"messages": count, "path": target, "format": chosen.value})
     else:
@@ -99,15 +99,15 @@ def _format_of(target: str) -> ExportFormat:
     return endings.get(os.path.splitext(target)[1].lower(), ExportFormat.STORE)
 
 
-def _read(store: Store, topics: list[str], tags: str | None) -> Batches:
-    """The messages of topics, of those with queues first; a topic that is nowhere raises."""
+def _read(store: Store, topics: list[str], tags: str | None, progress: Report) -> Batches:
+    """The messages of topics, one topic after another; a topic that is nowhere raises."""
     living = set(store.topics)
     for topic in topics:
         if topic in living:
-            yield from store.read(topic, tags=tags)
+            yield from _read_queues(store, topic, tags, progress)
             continue
         is_found = False
-        for batch in scan_deleted(store, topic):
+        for batch in scan_deleted(store, topic, progress):
             is_found = True
             yield _with_tags(batch, tags)
         if not is_found:
@@ -118,6 +118,19 @@ def _read(store: Store, topics: list[str], tags: str | None) -> Batches:
                 raise TopicNotFoundError(
                     reason, error.path, found=error.found, expected=error.expected
                 ) from None
+
+
+def _read_queues(store: Store, topic: str, tags: str | None, progress: Report) -> Batches:
+    views = store.queues_of(topic)
+    total = sum(map(len, views))
+    done = 0
+    for view in views:
+        for batch in store.read(topic, view.queue_id, tags=tags):
+            yield batch
+            if batch.num_rows:
+                last = batch["queueOffset"][-1].as_py()
+                progress(done + last + 1 - view.min_offset, total)
+        done += len(view)
 
 
 def _with_tags(batch: pa.RecordBatch, tags: str | None) -> pa.RecordBatch:

@@ -28,6 +28,7 @@ from rmqlog.commands.parameters import (
     ZoneOption,
     open_store,
 )
+from rmqlog.commands.progress import progress_bar
 from rmqlog.commitlog_format.address import decode_message_id
 from rmqlog.commitlog_format.anatomy import RecordField, dissect, read_record_bytes, record_start
 from rmqlog.commitlog_format.errors import InvalidNameError
@@ -155,10 +156,11 @@ def pending(
     """
     zone = parse_zone(tz)
     opened = open_store(store, commit_log)
-    waiting = sorted(
-        pending_messages(opened, include_ended=ended),
-        key=lambda one: (one.due_ms is None, one.due_ms or one.stored_ms),
-    )
+    with progress_bar("reading the waiting queues"):
+        waiting = sorted(
+            pending_messages(opened, include_ended=ended),
+            key=lambda one: (one.due_ms is None, one.due_ms or one.stored_ms),
+        )
     if as_json:
         for message in waiting:
             print_json(_pending_facts(message, zone))

@@ -36,6 +36,7 @@ from rmqlog.commands.parameters import (
     ZoneOption,
     open_store,
 )
+from rmqlog.commands.progress import progress_bar
 from rmqlog.commitlog_format.find_messages import Search, find_by_id, find_everywhere
 
 _POLL_S = 0.5
@@ -67,7 +68,8 @@ def cat(
         int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is stored from now on.")
+        bool, typer.Option("--follow", "-f", help="Show what is stored from now on, until Ctrl-C; "
+                                                 "--since and --offset begin earlier.")
     ] = False,
     form: Annotated[
         MessageFormat, typer.Option("--format", help="A line each, JSON lines, or raw bodies.")
@@ -147,6 +149,7 @@ def find(
         bool, typer.Option("--deleted", help="In deleted topics too: reads the whole log.")
     ] = False,
     body: BodyOption = False,
+    commit_log: CommitLogOption = None,
     as_json: JsonOption = False,
     tz: ZoneOption = None,
 ) -> None:
@@ -161,18 +164,25 @@ def find(
         raise UsageError("name what to find, by --key or by --id")
     found_count = 0
     for path in stores:
-        search = Search(open_store(path), topic, deleted)
-        rows = find_everywhere(search, key) if key is not None else find_by_id(
-            search, str(msg_id)
-        )
-        for row in rows:
-            if as_json:
-                print_json({"store": path, **row_as_json(row, zone, whole_body=body)})
-            else:
-                print_message(row, zone, whole_body=body)
-                print_line()
-            found_count += 1
+        with progress_bar("searching") as progress:
+            search = Search(open_store(path, commit_log), topic, deleted, progress)
+            rows = find_everywhere(search, key) if key is not None else find_by_id(
+                search, str(msg_id)
+            )
+            for row in rows:
+                _print_found(path, row, zone, whole_body=body, as_json=as_json)
         sys.stdout.flush()
         print_note(f"{path}: {search.summary()}")
+        found_count += search.found_count
     if not found_count:
         raise findings()
+
+
+def _print_found(
+    path: str, row: Row, zone: tzinfo | None, *, whole_body: bool, as_json: bool
+) -> None:
+    if as_json:
+        print_json({"store": path, **row_as_json(row, zone, whole_body=whole_body)})
+        return
+    print_message(row, zone, whole_body=whole_body)
+    print_line()

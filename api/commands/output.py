@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -34,7 +32,10 @@ class _PipeConsole(Console):
 
 def console() -> Console:
     """The console on stdout: colours on a terminal only, 80 columns where there is none."""
-    return _PipeConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    return _PipeConsole(
+        file=sys.stdout, force_terminal=sys.stdout.isatty(), highlight=False, markup=False,
+        emoji=False,
+    )
 
 
 def print_line(text: str = "") -> None:
@@ -181,27 +182,3 @@ def body_fields(body: bytes, *, is_whole: bool) -> dict[str, Any]:
         return {**fields, "body": body.decode("utf-8")}
     except UnicodeDecodeError:
         return {**fields, "bodyBase64": base64.b64encode(body).decode()}
-
-
-@contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A function to report progress to, done and total; a bar appears on a terminal only.
-
-    It appears after a second: what is faster needs none.
-    """
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-    )
-    task = bar.add_task(title, total=None)
-    started = datetime.now(timezone.utc)
-
-    def report(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-        if not bar.live.is_started and datetime.now(timezone.utc) - started > timedelta(seconds=1):
-            bar.start()
-
-    try:
-        yield report
-    finally:
-        bar.stop()

@@ -27,6 +27,7 @@ from rmqlog.commands.parameters import (
     ZoneOption,
     open_store,
 )
+from rmqlog.commands.progress import progress_bar
 from rmqlog.commitlog_format.lag import QueueLag, group_lags
 from rmqlog.commitlog_format.store import Store
 from rmqlog.commitlog_format.usage import TopicUsage, next_expiry, queue_usage, topic_usages
@@ -52,7 +53,8 @@ def info(
     zone = parse_zone(tz)
     opened = open_store(store, commit_log)
     settings = StoreSettings.from_file(conf) if conf else StoreSettings()
-    facts = _facts(opened, topic_usages(opened), settings.fileReservedTime, zone)
+    with progress_bar("reading the queues"):
+        facts = _facts(opened, topic_usages(opened), settings.fileReservedTime, zone)
     if as_json:
         print_json(facts)
         return
@@ -171,7 +173,8 @@ def topics(
     zone = parse_zone(tz)
     opened = open_store(store, commit_log)
     log_size = opened.end - opened.start
-    usages = topic_usages(opened)
+    with progress_bar("reading the queues"):
+        usages = topic_usages(opened)
     if as_json:
         for usage in usages:
             print_json(_topic_facts(usage, log_size, zone))
@@ -200,7 +203,8 @@ def queues(
     zone = parse_zone(tz)
     opened = open_store(store, commit_log)
     views = opened.queues_of(topic) if topic is not None else list(opened.queues.values())
-    usages = [queue_usage(opened, view) for view in views]
+    with progress_bar("reading the queues"):
+        usages = [queue_usage(opened, view) for view in views]
     if as_json:
         for usage in usages:
             view = usage.view

@@ -17,7 +17,6 @@ from rmqlog.commands.output import (
     print_json,
     print_line,
     printable,
-    progress_bar,
 )
 from rmqlog.commands.parameters import (
     CommitLogOption,
@@ -27,6 +26,7 @@ from rmqlog.commands.parameters import (
     YesOption,
     open_store,
 )
+from rmqlog.commands.progress import progress_bar
 from rmqlog.commitlog_format.files import LocalFiles
 from rmqlog.commitlog_format.store import Store
 from rmqlog.commitlog_format.store_files import list_store
@@ -117,8 +117,9 @@ def recover(
     Use --dry-run first.
     """
     settings = _settings(store, conf)
-    seen = preview(store.rstrip("/") or "/", settings)
-    behind = sum(units.message_count for units in Store(store).tail.values())
+    with progress_bar("checking the log"):
+        seen = preview(store.rstrip("/") or "/", settings)
+        behind = sum(units.message_count for units in Store(store).tail.values())
     facts: dict[str, Any] = {
         "stopped": "clean" if seen.was_clean else "not in order: abort is there",
         "logStart": seen.log_start, "logEnd": seen.log_end, "checkedFrom": seen.walk_start,
@@ -131,7 +132,10 @@ def recover(
     if not dry_run:
         size = sum(cut.size for cut in seen.cuts)
         _confirm(f"recover {store}, setting {format_size(size)} aside?", yes)
-        with StoreWriter(store, settings, background=False) as writer:
+        with (
+            progress_bar("recovering"),
+            StoreWriter(store, settings, background=False) as writer,
+        ):
             for fact, cut in zip(facts["cuts"], writer.recovery.cuts, strict=False):
                 fact["movedTo"] = cut.moved_to
             facts["logEnd"] = writer.recovery.log_end
@@ -227,7 +231,8 @@ def rebuild(
     if not dry_run:
         _confirm(f"remove {facts['queues']} queues and {facts['indexFiles']} index files of "
                  f"{store}, and make them anew?", yes)
-        report = rebuild_store(store, settings)
+        with progress_bar("rebuilding"):
+            report = rebuild_store(store, settings)
         facts["messages"] = report.message_count
         facts["logEnd"] = report.log_end.offset
     if as_json:

@@ -19,6 +19,7 @@ from rmqlog.commands.output import (
     printable,
 )
 from rmqlog.commands.parameters import JsonOption, StoreArgument, ZoneOption
+from rmqlog.commands.progress import progress_bar
 from rmqlog.commitlog_format.store_set import StoreSet
 from rmqlog.machine import check_machine
 
@@ -83,7 +84,8 @@ def _print_json_rows(frame: DataFrame) -> None:
 
 
 def _print_rows(frame: DataFrame, count: int) -> None:
-    table = frame.limit(count + 1).toArrow()
+    with progress_bar("Spark is running"):
+        table = frame.limit(count + 1).toArrow()
     shown = table.slice(0, count)
     columns = [shown.column(place).to_pylist() for place in range(shown.num_columns)]
     print_table(
