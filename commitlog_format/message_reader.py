@@ -7,6 +7,7 @@ policy. Columns that a unit holds never touch the log.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -59,6 +60,11 @@ class ReadReport:
     reasons: list[str] = field(default_factory=list)
 
     REASON_COUNT_MAX = 20
+
+    def note_malformed(self, error: StoreError, count: int = 1) -> None:
+        """Count messages that are damaged, and keep the reason."""
+        self.malformed_count += count
+        self.note(error)
 
     def note(self, error: StoreError) -> None:
         """Keep a reason, and log it."""
@@ -128,24 +134,23 @@ class MessageReader:
     def _runs(self, units: Units) -> Iterator[tuple[RecordRun, Units]]:
         """Windows over the units' records; files that are gone are skipped if so asked."""
         first = 0
+        # One damaged unit that points elsewhere must not take its neighbours along.
+        stops = [*(np.flatnonzero(np.diff(units.offsets) < 0) + 1).tolist(), len(units)]
         while first < len(units):
-            rest = units.take(slice(first, None))
+            rest = units.take(slice(first, stops[bisect_right(stops, first)]))
             try:
                 for run in self.log.runs(rest.offsets, rest.sizes):
                     yield run, units.take(slice(first, first + len(run.offsets)))
                     first += len(run.offsets)
             except SegmentExpiredError as error:
-                if not self.policy.skip_expired:
+                if int(units.offsets[first]) >= self.log.end:
+                    first += self._drop(_beyond_the_log(error, units, first))
+                elif self.policy.skip_expired:
+                    first += self._skip(error, self._expired_count(units, first))
+                else:
                     raise
-                first += self._skip(error, self._expired_count(units, first))
             except (CorruptRecordError, TruncatedFileError) as error:
-                if not self.policy.drop_malformed:
-                    raise
-                self.report.malformed_count += 1
-                self.report.note(error)
-                first += 1
-            else:
-                return
+                first += self._drop(error)
 
     def _expired_count(self, units: Units, first: int) -> int:
         """How many units from ``first`` on point into the file that is gone, or to no file."""
@@ -157,6 +162,13 @@ class MessageReader:
         places[offsets >= ends[places]] = -1
         elsewhere = np.flatnonzero(places != places[0])
         return int(elsewhere[0]) if len(elsewhere) else len(offsets)
+
+    def _drop(self, error: StoreError) -> int:
+        """Leave one unit out, or raise what is wrong with it."""
+        if not self.policy.drop_malformed:
+            raise error
+        self.report.note_malformed(error)
+        return 1
 
     def _skip(self, error: StoreError, count: int) -> int:
         self.report.expired_count += count
@@ -244,8 +256,7 @@ class MessageReader:
         )
         if not self.policy.drop_malformed:
             raise error
-        self.report.malformed_count += int(foreign.sum())
-        self.report.note(error)
+        self.report.note_malformed(error, int(foreign.sum()))
         return decoded.filter(pa.array(~foreign)), units.take(~foreign)
 
     def _finish(self, decoded: pa.RecordBatch, units: Units | None) -> pa.RecordBatch:
@@ -306,10 +317,7 @@ class MessageReader:
                 message = self.log.message(offset, check_crc=self.policy.check_crc)
                 inner = expand(message, path=path, limits=self.log.limits)
             except CorruptRecordError as error:
-                if not self.policy.drop_malformed:
-                    raise
-                self.report.malformed_count += 1
-                self.report.note(error)
+                self._drop(error)
                 continue
             messages += [each for each in inner if low <= each.queue_offset < high]
             size += len(message.body)
@@ -318,6 +326,14 @@ class MessageReader:
                 messages, size = [], 0
         if messages:
             yield messages_to_batch(messages, self.columns, self.broker_name)
+
+
+def _beyond_the_log(error: StoreError, units: Units, row: int) -> CorruptRecordError:
+    """Segments expire at the log's start: a unit that points behind its end is damage."""
+    return CorruptRecordError(
+        f"unit of queue offset {units.queue_offsets[row]} points behind the log",
+        error.path, int(units.offsets[row]), error.found,
+    )
 
 
 def dispatched_names(message: Message) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,9 @@ from rmqlog.commitlog_format.units import NO_UNITS, Units, concatenate
 
 #: Units that are looked at in one step: 20 bytes each, a few megabytes together.
 STEP_COUNT = 262_144
+
+#: Takes what is wrong with units that are left out, and how many they are.
+DropUnits = Callable[[CorruptQueueError, int], None]
 
 
 class QueueView:
@@ -84,18 +87,20 @@ class QueueView:
         start: int | None = None,
         stop: int | None = None,
         tags_codes: Collection[int] | None = None,
+        drop: DropUnits | None = None,
     ) -> Iterator[Units]:
         """The units of the queue offsets ``[start, stop)``, ascending, in steps.
 
         With ``tags_codes`` only those with one of the codes; a batch queue's units carry no
-        tags of their messages, so all of them are returned. The log is not touched.
+        tags of their messages, so all of them are returned. The log is not touched. Units that
+        point nowhere raise, or are told to ``drop`` and left out.
         """
         start = self.min_offset if start is None else max(start, self.min_offset)
         stop = self.max_offset if stop is None else min(stop, self.max_offset)
         if isinstance(self.files, ConsumeQueue):
-            yield from self._scan_simple(self.files, start, stop, tags_codes)
+            yield from self._scan_simple(self.files, start, stop, tags_codes, drop)
         elif isinstance(self.files, BatchConsumeQueue):
-            yield from self._scan_batch(self.files, start, stop)
+            yield from self._scan_batch(self.files, start, stop, drop)
         tail = _within(self.tail, start, stop)
         if tags_codes is not None and self.kind is QueueKind.SIMPLE:
             tail = tail.take(np.isin(tail.tags_codes, list(tags_codes)))
@@ -134,7 +139,8 @@ class QueueView:
         return concatenate(list(self.scan(start, stop)))
 
     def _scan_simple(
-        self, files: ConsumeQueue, start: int, stop: int, tags_codes: Collection[int] | None
+        self, files: ConsumeQueue, start: int, stop: int,
+        tags_codes: Collection[int] | None, drop: DropUnits | None,
     ) -> Iterator[Units]:
         stop = min(stop, self.stop_index)
         for first in range(start, stop, STEP_COUNT):
@@ -145,21 +151,24 @@ class QueueView:
             else:
                 queue_offsets, units = files.matching_units(first, end, tags_codes)
             if len(units):
-                yield self._simple_units(files, queue_offsets, units)
+                yield self._simple_units(files, queue_offsets, units, drop)
 
     @staticmethod
     def _simple_units(
-        files: ConsumeQueue, queue_offsets: NDArray[np.int64], units: NDArray[np.void]
+        files: ConsumeQueue, queue_offsets: NDArray[np.int64], units: NDArray[np.void],
+        drop: DropUnits | None = None,
     ) -> Units:
-        _check_units(units, queue_offsets, files)
-        return Units(
+        found = Units(
             queue_offsets,
             units["commit_log_offset"].astype(np.int64),
             units["size"].astype(np.int64),
             files.tags_codes(units),
         )
+        return _checked(found, files, drop)
 
-    def _scan_batch(self, files: BatchConsumeQueue, start: int, stop: int) -> Iterator[Units]:
+    def _scan_batch(
+        self, files: BatchConsumeQueue, start: int, stop: int, drop: DropUnits | None
+    ) -> Iterator[Units]:
         first_offset, stop_offset = self.dispatched_range
         if max(start, first_offset) >= min(stop, stop_offset):
             return
@@ -167,15 +176,14 @@ class QueueView:
         last = files.find(min(stop, stop_offset) - 1, self.start_index, self.stop_index)
         for begin in range(first, last + 1, STEP_COUNT):
             units = files.units(begin, min(begin + STEP_COUNT, last + 1))
-            queue_offsets = units["base_offset"].astype(np.int64)
-            _check_units(units, queue_offsets, files)
-            yield Units(
-                queue_offsets,
+            found = Units(
+                units["base_offset"].astype(np.int64),
                 units["commit_log_offset"].astype(np.int64),
                 units["size"].astype(np.int64),
                 units["tags_code"].astype(np.int64),
                 units["batch_count"].astype(np.int64),
             )
+            yield _checked(found, files, drop)
 
 
 def _within(units: Units, start: int, stop: int) -> Units:
@@ -184,16 +192,19 @@ def _within(units: Units, start: int, stop: int) -> Units:
     return units.take((last >= start) & (units.queue_offsets < stop))
 
 
-def _check_units(
-    units: NDArray[np.void], queue_offsets: NDArray[np.int64], files: UnitQueue
-) -> None:
-    """Refuse units within a queue's bounds that point nowhere: holes and wild bytes."""
-    bad = np.flatnonzero((units["commit_log_offset"] < 0) | (units["size"] <= 0))
-    if len(bad):
-        unit = units[bad[0]]
-        raise CorruptQueueError(
-            f"unit of queue offset {queue_offsets[bad[0]]} points nowhere",
-            files.files.files[0].path if files.files.files else "",
-            found=f"offset {unit['commit_log_offset']}, size {unit['size']}",
-            expected="an offset of the log and a size",
-        )
+def _checked(units: Units, files: UnitQueue, drop: DropUnits | None) -> Units:
+    """The units without those that point nowhere: holes and wild bytes within a queue's bounds."""
+    is_bad = (units.offsets < 0) | (units.sizes <= 0)
+    if not is_bad.any():
+        return units
+    first = int(np.argmax(is_bad))
+    error = CorruptQueueError(
+        f"unit of queue offset {units.queue_offsets[first]} points nowhere",
+        files.files.files[0].path if files.files.files else "",
+        found=f"offset {units.offsets[first]}, size {units.sizes[first]}",
+        expected="an offset of the log and a size",
+    )
+    if drop is None:
+        raise error
+    drop(error, int(is_bad.sum()))
+    return units.take(~is_bad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rmqlog.commitlog_format.errors import StoreError
@@ -52,10 +53,10 @@ def queue_usage(store: Store, view: QueueView) -> QueueUsage:
     return QueueUsage(view, size, first, stored_at(store, view, view.max_offset - 1))
 
 
-def topic_usages(store: Store) -> list[TopicUsage]:
-    """Every topic with queues, by name; exact, by a pass over all queue units."""
+def topic_usages(store: Store, views: Iterable[QueueView] | None = None) -> list[TopicUsage]:
+    """The topics of some queues, or of all, by name; exact, by a pass over all their units."""
     by_topic: dict[str, list[QueueUsage]] = {}
-    for view in store.queues.values():
+    for view in store.queues.values() if views is None else views:
         by_topic.setdefault(view.topic, []).append(queue_usage(store, view))
     return [_total(topic, usages) for topic, usages in sorted(by_topic.items())]
 

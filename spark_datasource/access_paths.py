@@ -19,6 +19,7 @@ from rmqlog.commitlog_format.store_files import LogFolders, QueueKey, QueueKind
 from rmqlog.commitlog_format.time_search import first_stored_at
 from rmqlog.spark_datasource.constraints import Constraints, constraints_of
 from rmqlog.spark_datasource.estimates import estimate_queue, needs_log, row_size
+from rmqlog.spark_datasource.expiry import Expiry
 from rmqlog.spark_datasource.intervals import HIGHEST, LOWEST, Intervals
 from rmqlog.spark_datasource.offsets import OffsetBounds
 from rmqlog.spark_datasource.partitions import (
@@ -54,6 +55,9 @@ class Findings:
     index_file_count: int = 0
     index_hit_count: int = 0
     log_size: int = 0
+    #: Bytes that retention took since the frame was loaded, and messages that are skipped.
+    expired_size: int = 0
+    expired_count: int = 0
     rows: float = 0.0
     size: float = 0.0
 
@@ -67,6 +71,7 @@ class StorePaths:
     """Plans the reading of one store."""
 
     store: Store
+    expiry: Expiry
     filters: Tree
     #: What the options say besides the filters.
     constraints: Constraints
@@ -146,6 +151,8 @@ class StorePaths:
                 return None
             wanted.update(first for first, _ in runs)
         keys: set[QueueKey] = set()
+        if Intervals.values(wanted) & self.expiry.log_offsets:
+            return None  # which queue they were in, nobody can say any more
         for offset in wanted:
             if not self.store.start <= offset < self.store.end:
                 continue
@@ -161,6 +168,7 @@ class StorePaths:
     def _queue_pieces(self, found: tuple[QueueKey, Constraints]) -> Iterator[Piece]:
         key, known = found
         view = self.store.queue_view(key)
+        self.check_expired(view, known)
         ranges = self._ranges(view, known)
         if not ranges:
             return
@@ -197,6 +205,28 @@ class StorePaths:
             self.findings.note_path("search by store time")
             ranges &= self._time_ranges(view, known.store_times_us)
         return ranges
+
+    def check_expired(self, view: QueueView, known: Constraints) -> None:
+        """Raise, or count by policy, if a query needs messages that expired since the load."""
+        lost = self.expiry.lost(self.store, view) & known.queue_offsets
+        if not lost or not known.log_offsets & self.expiry.log_offsets:
+            return
+        start, _ = self.bounds.of_queue(self.store.broker_name, view)
+        if start > view.min_offset or self._begins_later(view, known.store_times_us):
+            return
+        if not self.policy.skip_expired:
+            raise self.expiry.error()
+        self.findings.expired_count += sum(last - first + 1 for first, last in lost.runs)
+
+    def _begins_later(self, view: QueueView, times_us: Intervals) -> bool:
+        """Whether all wanted times lie behind the first message that a queue still has."""
+        first_us = times_us.runs[0][0]
+        if first_us == LOWEST:
+            return False
+        first_us -= self.time_slack_ms * _MICROSECONDS
+        low, high = view.min_offset, view.max_offset
+        place = first_stored_at(self.store.log, view, first_us // _MICROSECONDS, low, high)
+        return low < place
 
     def _time_ranges(self, view: QueueView, times_us: Intervals) -> Intervals:
         """The queue offsets of store times, with a margin for clocks that stepped back."""
@@ -292,6 +322,8 @@ class StorePaths:
         known = constraints_of(self.filters) & self.constraints
         if known.is_never:
             return
+        if known.log_offsets & self.expiry.log_offsets and not self.policy.skip_expired:
+            raise self.expiry.error()
         for file in self.store.log.files.files:
             inside = Intervals.half_open(file.start, min(file.end, end)) & known.log_offsets
             if inside:

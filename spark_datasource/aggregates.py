@@ -9,6 +9,7 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StringType, Struc
 
 from rmqlog.commitlog_format.queue_view import QueueView
 from rmqlog.spark_datasource.access_paths import StorePaths
+from rmqlog.spark_datasource.constraints import ANYTHING
 from rmqlog.spark_datasource.predicates import columns_of
 from rmqlog.spark_datasource.request import Aggregate, Request
 from rmqlog.spark_datasource.row_filters import RowFilter
@@ -69,6 +70,7 @@ def _queues(stores: Iterable[StorePaths]) -> Iterator[tuple[dict[str, Any], rang
     for paths in stores:
         for key, _ in paths.queue_keys():
             view: QueueView = paths.store.queue_view(key)
+            paths.check_expired(view, ANYTHING)
             start, stop = paths.bounds.of_queue(paths.store.broker_name, view)
             if start < stop:
                 paths.findings.queues_read += 1

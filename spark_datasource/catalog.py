@@ -7,19 +7,19 @@ from pyspark.sql.types import StructType
 from rmqlog.commitlog_format.store_set import StoreSet
 from rmqlog.spark_datasource.options import METADATA_TABLES, Options
 from rmqlog.spark_datasource.schema import names_schema
-from rmqlog.spark_datasource.topics import select_topics
+from rmqlog.spark_datasource.topics import select_topics, table_topics
 
 TABLES, METADATA, TABLE = "tables", "metadata", "table"
 
 
 def table_names(options: Options) -> StructType:
     """A field for each topic that a read without a named topic would give."""
-    stores = StoreSet.open(options.paths, broker_name=options["brokerName"], end=0,
+    stores = StoreSet.open(options.paths, broker_name=options["brokerName"],
                            log_directories=options["storePathCommitLog"] or ())
     names: set[str] = set()
     for store in stores:
         selection = select_topics(store, options)
-        names.update(filter(selection.includes, {key.topic for key in store.files.queues}))
+        names.update(filter(selection.includes, table_topics(store)))
     return names_schema(sorted(names))
 
 

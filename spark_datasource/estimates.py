@@ -56,7 +56,8 @@ def estimate_queue(view: QueueView, start: int, stop: int, wanted: UnitFilter) -
     message_count = len(units)
     if isinstance(files, BatchConsumeQueue):
         message_count = int(units["batch_count"].astype(np.int64).sum())
-    record_size = float(units["size"].astype(np.int64).sum()) / max(message_count, 1)
+    # A damaged unit may claim a negative size.
+    record_size = float(np.maximum(units["size"], 0).sum()) / max(message_count, 1)
     if not is_filtered or not isinstance(files, ConsumeQueue):
         return QueueEstimate(record_size, 1.0)
     kept = np.ones(len(units), np.bool_)

@@ -16,9 +16,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmqlog.commitlog_format.errors import StoreError
+from rmqlog.commitlog_format.lag import group_lags
 from rmqlog.commitlog_format.queue_view import QueueView
 from rmqlog.commitlog_format.store import Store
+from rmqlog.commitlog_format.usage import stored_at, topic_usages
 from rmqlog.spark_datasource.options import Options
 from rmqlog.spark_datasource.topics import select_topics
 
@@ -65,18 +66,11 @@ def metadata_rows(
 
 def _topics(store: Store, options: Options) -> Iterator[Row]:
     log_size = max(store.end - store.start, 1)
-    by_topic: dict[str, list[QueueView]] = {}
-    for view in _selected_views(store, options):
-        by_topic.setdefault(view.topic, []).append(view)
-    for topic, views in by_topic.items():
-        size = sum(map(_log_size, views))
-        firsts = [_stored_at(store, view, view.min_offset) for view in views if len(view)]
-        lasts = [_stored_at(store, view, view.max_offset - 1) for view in views if len(view)]
-        config = store.config.topics.get(topic)
+    for usage in topic_usages(store, _selected_views(store, options)):
+        config = store.config.topics.get(usage.topic)
         yield (
-            store.broker_name, topic, len(views), sum(map(len, views)), size, size / log_size,
-            min((time for time in firsts if time is not None), default=None),
-            max((time for time in lasts if time is not None), default=None),
+            store.broker_name, usage.topic, usage.queue_count, usage.message_count, usage.size,
+            usage.size / log_size, _time(usage.first_ms), _time(usage.last_ms),
             None if config is None else config.perm,
             None if config is None else list(config.attributes.items()),
         )
@@ -84,38 +78,23 @@ def _topics(store: Store, options: Options) -> Iterator[Row]:
 
 def _queues(store: Store, options: Options) -> Iterator[Row]:
     for view in _selected_views(store, options):
+        first_ms = stored_at(store, view, view.min_offset) if len(view) else None
+        last_ms = stored_at(store, view, view.max_offset - 1) if len(view) else None
         yield (
             store.broker_name, view.topic, view.queue_id, view.kind.value, view.min_offset,
-            view.max_offset, view.tail.message_count,
-            _stored_at(store, view, view.min_offset) if len(view) else None,
-            _stored_at(store, view, view.max_offset - 1) if len(view) else None,
+            view.max_offset, view.tail.message_count, _time(first_ms), _time(last_ms),
         )
 
 
 def _groups(store: Store, options: Options) -> Iterator[Row]:
     """Lag as a count, and as the age of the oldest unconsumed message behind the newest one."""
     selection = select_topics(store, options)
-    for (topic, group), offsets in sorted(store.config.consumer_offsets.items()):
-        if options.topics is not None and not selection.includes(topic):
-            continue
-        views = {
-            key.queue_id: store.queue_view(key)
-            for key in {*store.files.queues, *store.tail} if key.topic == topic
-        }
-        for queue_id, offset in sorted(offsets.items()):
-            view = views.get(queue_id)
-            if view is None:
-                yield store.broker_name, group, topic, queue_id, offset, None, None, None, None
-                continue
-            lag = max(0, view.max_offset - offset)
-            oldest = newest = None
-            if lag and len(view):
-                oldest = _stored_at(store, view, max(offset, view.min_offset))
-                newest = _stored_at(store, view, view.max_offset - 1)
-            age = None if oldest is None or newest is None else _milliseconds(newest - oldest)
+    for found in group_lags(store):
+        if options.topics is None or selection.includes(found.topic):
             yield (
-                store.broker_name, group, topic, queue_id, offset, view.max_offset, lag, oldest,
-                0 if lag == 0 else age,
+                store.broker_name, found.group, found.topic, found.queue_id,
+                found.consumer_offset, found.max_offset, found.lag,
+                _time(found.oldest_unconsumed_ms), found.age_ms,
             )
 
 
@@ -157,26 +136,11 @@ def _selected_views(store: Store, options: Options) -> Iterator[QueueView]:
             yield store.queue_view(key)
 
 
-def _log_size(view: QueueView) -> int:
-    """How many bytes of the log a queue's messages take; all of its units are read for it."""
-    return sum(int(units.sizes.sum()) for units in view.scan())
-
-
-def _stored_at(store: Store, view: QueueView, queue_offset: int) -> datetime | None:
-    """When a message was stored; ``None`` if its record cannot be read any more."""
-    try:
-        unit = next(view.scan(queue_offset, queue_offset + 1))
-        return _time(store.log.record(int(unit.offsets[0])).store_timestamp)
-    except (StoreError, StopIteration):
+def _time(milliseconds: int | None) -> datetime | None:
+    """A moment; ``None`` for none, and for one that is beyond the calendar."""
+    if milliseconds is None:
         return None
-
-
-def _time(milliseconds: int) -> datetime | None:
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
         return None
-
-
-def _milliseconds(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)

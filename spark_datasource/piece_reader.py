@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
-from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun, open_commit_log
-from rmqlog.commitlog_format.errors import CorruptRecordError, SegmentExpiredError, StoreError
+from rmqlog.commitlog_format.commit_log import RecordRun, open_commit_log
+from rmqlog.commitlog_format.errors import CorruptRecordError, SegmentExpiredError
 from rmqlog.commitlog_format.files import FileAccess, LocalFiles
 from rmqlog.commitlog_format.limits import Limits
 from rmqlog.commitlog_format.log_walk import LogWalk
 from rmqlog.commitlog_format.message_reader import MessageReader, ReadPolicy
 from rmqlog.commitlog_format.queue_view import QueueView
+from rmqlog.commitlog_format.resync import next_sound_position
 from rmqlog.commitlog_format.snapshot import open_queue_files
 from rmqlog.spark_datasource.options import KEY_COLUMN
 from rmqlog.spark_datasource.partitions import (
@@ -101,38 +102,52 @@ class PieceReader:
                     found=f"units from {files.first_index} on", expected=piece.start_index,
                 )
         except SegmentExpiredError as error:
-            if not self._policy.skip_expired:
-                raise
-            reader.report.expired_count += piece.row_count
-            reader.report.note(error)
+            self._skip_expired(reader, error, piece.row_count)
             return
         view = QueueView(folder.key, folder.kind, files, piece.start_index, piece.stop_index)
-        for units in view.scan(piece.start, piece.stop, piece.unit_filter.tags_codes):
+        drop = reader.report.note_malformed if self._policy.drop_malformed else None
+        for units in view.scan(piece.start, piece.stop, piece.unit_filter.tags_codes, drop):
             wanted = piece.unit_filter.apply(units)
             yield from reader.read(folder.key, folder.kind, wanted, piece.start, piece.stop)
 
     def _read_log(self, reader: MessageReader, piece: LogSlice) -> Iterator[pa.RecordBatch]:
         keep = _LogSelection(piece)
-        walk = LogWalk(reader.log, piece.walk_start, piece.stop)
-        for run in walk:
-            inside = run.offsets >= piece.start
-            if not inside.all():
-                run = RecordRun(run.window, run.offsets[inside], run.sizes[inside])
-            if len(run.offsets):
-                yield from reader.read_run(run, keep)
-        self._check_end(reader, walk, piece)
+        position = piece.walk_start
+        while position < piece.stop:
+            walk = LogWalk(reader.log, position, piece.stop)
+            try:
+                for run in walk:
+                    inside = run.offsets >= piece.start
+                    if not inside.all():
+                        run = RecordRun(run.window, run.offsets[inside], run.sizes[inside])
+                    if len(run.offsets):
+                        yield from reader.read_run(run, keep)
+            except SegmentExpiredError as error:
+                self._skip_expired(reader, error, 1)
+                return
+            position = self._behind(reader, walk, piece)
 
-    def _check_end(self, reader: MessageReader, walk: LogWalk, piece: LogSlice) -> None:
-        """Below the snapshot's end a walk that stops early has met damage."""
+    def _behind(self, reader: MessageReader, walk: LogWalk, piece: LogSlice) -> int:
+        """Where to go on: below the snapshot's end a walk that stops early has met damage."""
         if walk.end.offset >= piece.stop:
-            return
+            return piece.stop
         error = walk.end.reason or CorruptRecordError(
-            "unused space in the middle of the log", _path_of(reader.log, walk.end.offset),
+            "unused space in the middle of the log", reader.log.path_of(walk.end.offset),
             walk.end.offset,
         )
-        if not (self._policy.drop_malformed and _is_damage(error)):
+        if not (self._policy.drop_malformed and isinstance(error, CorruptRecordError)):
             raise error
-        reader.report.malformed_count += 1
+        reader.report.note_malformed(error)
+        found = next_sound_position(reader.log, walk.end.offset, piece.stop)
+        return piece.stop if found is None else found
+
+    def _skip_expired(
+        self, reader: MessageReader, error: SegmentExpiredError, count: int
+    ) -> None:
+        """Count what expired under the query, or raise."""
+        if not self._policy.skip_expired:
+            raise error
+        reader.report.expired_count += count
         reader.report.note(error)
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -199,11 +214,3 @@ def _as_text(bodies: pa.BinaryArray) -> pa.StringArray:
         return pa.array(
             [body.decode("utf-8", errors="replace") for body in bodies.to_pylist()], pa.string()
         )
-
-
-def _path_of(log: CommitLog, offset: int) -> str:
-    return log.path_of(offset)
-
-
-def _is_damage(error: StoreError) -> bool:
-    return isinstance(error, CorruptRecordError)

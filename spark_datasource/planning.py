@@ -11,6 +11,7 @@ from rmqlog.commitlog_format.message_reader import ReadPolicy
 from rmqlog.commitlog_format.store import Store
 from rmqlog.spark_datasource.access_paths import Findings, StorePaths
 from rmqlog.spark_datasource.aggregates import aggregate_rows
+from rmqlog.spark_datasource.expiry import Expiry
 from rmqlog.spark_datasource.metadata_tables import metadata_rows
 from rmqlog.spark_datasource.offsets import OffsetBounds
 from rmqlog.spark_datasource.options import KEY_COLUMN, Options
@@ -24,7 +25,7 @@ from rmqlog.spark_datasource.partitions import (
 from rmqlog.spark_datasource.report import ScanReport
 from rmqlog.spark_datasource.request import Request
 from rmqlog.spark_datasource.row_filters import RowFilter
-from rmqlog.spark_datasource.snapshots import Snapshot, expired_size
+from rmqlog.spark_datasource.snapshots import PinnedStore, Snapshot
 from rmqlog.spark_datasource.topics import check_topics_exist, select_topics
 
 
@@ -45,9 +46,13 @@ def plan_scan(
     if options["metadata"] is not None:
         findings.note_path("metadata")
         rows = metadata_rows(options["metadata"], columns, stores, options)
-        return _finish(request, [RowList(rows)] if rows else [], findings, stores, snapshot)
+        return _finish(request, [RowList(rows)] if rows else [], findings, stores)
     check_topics_exist(stores, options)
-    paths = [_store_paths(request, columns, store, snapshot, findings) for store in stores]
+    bounds = OffsetBounds.of(options, snapshot.group_offsets)
+    paths = [
+        _store_paths(request, columns, store, pin, bounds, findings)
+        for store, pin in zip(stores, snapshot.stores, strict=True)
+    ]
     if request.aggregate is not None:
         findings.note_path("queue bounds")
         pieces: list[Piece] = [RowList(aggregate_rows(request.aggregate, paths))]
@@ -55,7 +60,7 @@ def plan_scan(
         pieces = [piece for of_store in paths for piece in of_store.pieces()]
         if request.limit is not None and RowFilter.of(request).is_everything:
             pieces = list(_first_rows(pieces, request.limit))
-    return _finish(request, pieces, findings, stores, snapshot)
+    return _finish(request, pieces, findings, stores)
 
 
 def read_policy(options: Options) -> ReadPolicy:
@@ -68,12 +73,11 @@ def read_policy(options: Options) -> ReadPolicy:
 
 
 def _store_paths(
-    request: Request, columns: Sequence[str], store: Store, snapshot: Snapshot,
-    findings: Findings,
+    request: Request, columns: Sequence[str], store: Store, pin: PinnedStore,
+    bounds: OffsetBounds, findings: Findings,
 ) -> StorePaths:
     options = request.options
     row_filter = RowFilter.of(request)
-    bounds = OffsetBounds.of(options, snapshot.group_offsets)
     if options["includeDeletedTopics"] and not bounds.is_everything:
         raise InvalidSettingError(
             "deleted topics have no queues, so no bounds by queue offset apply to them",
@@ -82,8 +86,11 @@ def _store_paths(
     names = {"keys" if name == KEY_COLUMN else name for name in columns}
     if options["explodeKeys"]:
         names.add("keys")
+    expiry = Expiry(store.path, pin.start, store.start)
+    findings.expired_size += expiry.size
     return StorePaths(
-        store, request.filters, row_filter.constraints(), bounds, select_topics(store, options),
+        store, expiry, request.filters, row_filter.constraints(), bounds,
+        select_topics(store, options),
         frozenset({*names, *row_filter.columns}), read_policy(options), options["useIndex"],
         options["timeSlack"], options["includeDeletedTopics"], findings,
     )
@@ -101,8 +108,7 @@ def _first_rows(pieces: Iterable[Piece], limit: int) -> Iterable[Piece]:
 
 
 def _finish(
-    request: Request, pieces: Sequence[Piece], findings: Findings, stores: Sequence[Store],
-    snapshot: Snapshot,
+    request: Request, pieces: Sequence[Piece], findings: Findings, stores: Sequence[Store]
 ) -> Plan:
     options = request.options
     sizes = PartitionSizes(
@@ -112,8 +118,7 @@ def _finish(
     # An empty plan keeps one empty partition, to carry the report.
     parts = divide(pieces, sizes) or [()]
     report = ScanReport.of(
-        request, findings, sum(map(bool, parts)), [store.path for store in stores],
-        expired_size(list(stores), snapshot),
+        request, findings, sum(map(bool, parts)), [store.path for store in stores]
     )
     partitions = [Partition(part, request.limit) for part in parts]
     partitions[0].report = report.to_text()

@@ -26,8 +26,7 @@ class ScanReport:
 
     @classmethod
     def of(
-        cls, request: Request, findings: Findings, partition_count: int, stores: Sequence[str],
-        expired_size: int,
+        cls, request: Request, findings: Findings, partition_count: int, stores: Sequence[str]
     ) -> ScanReport:
         """The report on a plan."""
         path = " + ".join(findings.paths) or "nothing to read"
@@ -51,8 +50,11 @@ class ScanReport:
             "Filters": filters,
             "Options": _shown_options(request),
         }
-        if expired_size:
-            details["Expired"] = f"{expired_size} bytes of the log since the frame was loaded"
+        if findings.expired_size:
+            details["Expired"] = (
+                f"{findings.expired_size} bytes of the log since the frame was loaded; at most "
+                f"{findings.expired_count} messages of this query are skipped"
+            )
         description = (
             f"path={path}, partitions={partition_count}, "
             f"queues={findings.queues_read} of {findings.queue_count}, "

@@ -11,11 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from rmqlog.commitlog_format.errors import (
-    InvalidNameError,
-    InvalidSettingError,
-    SegmentExpiredError,
-)
+from rmqlog.commitlog_format.errors import InvalidNameError, InvalidSettingError
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
 from rmqlog.commitlog_format.store import Store
 from rmqlog.commitlog_format.store_set import StoreSet
@@ -97,30 +93,14 @@ def open_new(options: Options) -> tuple[list[Store], Snapshot]:
 
 
 def open_pinned(options: Options, snapshot: Snapshot) -> list[Store]:
-    """The stores of a snapshot; what expired since raises unless the options allow it."""
-    stores = [
+    """The stores of a snapshot, without what expired since: :mod:`expiry` judges that."""
+    return [
         Store(
             pin.path, broker_name=pin.broker_name, end=pin.end,
             dispatched_end=pin.dispatched_end, **_store_arguments(options),
         )
         for pin in snapshot.stores
     ]
-    for store, pin in zip(stores, snapshot.stores, strict=True):
-        if store.start > pin.start and options["failOnDataLoss"]:
-            raise SegmentExpiredError(
-                "segments expired since the frame was loaded; load it again, or set "
-                "failOnDataLoss=false to read what is left", pin.path, pin.start,
-                f"a log that begins at {store.start}", f"one that begins at {pin.start}",
-            )
-    return stores
-
-
-def expired_size(stores: list[Store], snapshot: Snapshot) -> int:
-    """How many bytes of the log expired since the snapshot was taken."""
-    return sum(
-        max(0, store.start - pin.start)
-        for store, pin in zip(stores, snapshot.stores, strict=True)
-    )
 
 
 def find_snapshot(metadata: Mapping[str, Mapping[str, Any]]) -> Snapshot | None:

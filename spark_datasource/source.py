@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader
 from pyspark.sql.types import DataType, StructType
@@ -67,10 +68,7 @@ class RmqlogDataSource(DataSource):
 def _table_schema(request: Request) -> StructType:
     options = request.options
     if not request.has_bridge:
-        logger.warning(
-            "the bridge's jar is not there: filters and columns are not pushed down. "
-            "Use rmqlog.session(), or set spark.jars to rmqlog.jar_path()"
-        )
+        _warn_of_missing_bridge()
     stores, snapshot = open_new(options)
     if options["metadata"] is not None:
         schema = schema_of(METADATA_TYPES[options["metadata"]])
@@ -79,6 +77,15 @@ def _table_schema(request: Request) -> StructType:
     check_topics_exist(stores, options)
     exact = request.has_bridge and options["pushdown"]
     return message_schema(options, snapshot, exact=exact)
+
+
+@cache
+def _warn_of_missing_bridge() -> None:
+    """Once: Spark asks for schemas in one process, which it keeps."""
+    logger.warning(
+        "the bridge's jar is not there: filters and columns are not pushed down. "
+        "Use rmqlog.session(), or set spark.jars to rmqlog.jar_path()"
+    )
 
 
 def _table_types(request: Request) -> dict[str, DataType]:

@@ -61,15 +61,29 @@ def select_topics(store: Store, options: Options) -> TopicSelection:
     )
 
 
+def table_topics(store: Store) -> set[str]:
+    """The topics that are a store's tables, empty ones too.
+
+    Without queue files its ``topics.json`` tells; only where there is none the log is walked.
+    """
+    if store.files.queues or not store.config.topics:
+        return set(store.topics)
+    return set(store.config.topics)
+
+
 def check_topics_exist(stores: Sequence[Store], options: Options) -> None:
     """Raise if a named topic is in no store, and suggest the nearest names.
 
-    What only a walk of the log can tell (deleted topics, stores without queues) is not asked.
+    In a store without queue files a topic that ``topics.json`` lacks may be in the log: that
+    is looked up too. Deleted topics that are asked for are not.
     """
-    if options["includeDeletedTopics"] or not all(store.files.queues for store in stores):
-        return
-    known = {topic for store in stores for topic in store.topics}
-    for topic in options.topics or ():
+    named = options.topics or ()
+    known: set[str] = set()
+    for look in (table_topics, lambda store: set(store.topics)):
+        if options["includeDeletedTopics"] or known.issuperset(named):
+            return
+        known = known.union(*map(look, stores))
+    for topic in named:
         if topic not in known:
             near = get_close_matches(topic, sorted(known), 3)
             raise TopicNotFoundError(

@@ -16,14 +16,15 @@ from query_reference import all_of, any_of, as_bag, kept, leaf, negated, store_r
 from query_stores import write_query_store
 
 from rmqlog.commitlog_format.errors import (
-    CorruptRecordError,
     InvalidSettingError,
     SegmentExpiredError,
     TopicNotFoundError,
 )
+from rmqlog.spark_datasource import source
 from rmqlog.spark_datasource.partitions import PartitionSizes, RowList, divide
 from rmqlog.spark_datasource.planning import plan_scan
 from rmqlog.spark_datasource.snapshots import Snapshot, open_pinned
+from rmqlog.spark_datasource.source import RmqlogDataSource
 
 PLACE = ("brokerName", "topic", "queueId", "queueOffset")
 
@@ -242,60 +243,7 @@ def test_records_that_are_not_dispatched_yet_are_rows(store: Path, tmp_path: Pat
         assert as_bag(kept(tree, scan.rows()), columns) == as_bag(kept(tree, rows), columns)
 
 
-# --- Damage, expiry and mistakes ------------------------------------------------------------
-
-
-def _damaged(path: Path, offset: int, by: bytes = b"\xff\xff") -> None:
-    file = max(name for name in (path / "commitlog").iterdir() if int(name.name) <= offset)
-    data = bytearray(file.read_bytes())
-    place = offset - int(file.name)
-    data[place : place + len(by)] = by
-    file.write_bytes(bytes(data))
-
-
-def test_a_damaged_record_fails_with_file_and_offset_or_is_dropped(tmp_path: Path) -> None:
-    path = write_query_store(tmp_path / "store", count=60)
-    rows = [row for row in store_rows(path) if row["topic"] == "orders"]
-    victim = rows[len(rows) // 2]
-    _damaged(path, victim["commitLogOffset"] + 4)
-    with pytest.raises(CorruptRecordError, match=r"commitlog.*at offset") as caught:
-        InProcessScan(path, {"topic": "orders"}).rows()
-    assert caught.value.offset == victim["commitLogOffset"]
-    found = InProcessScan(path, {"topic": "orders", "mode": "DROPMALFORMED"}).rows()
-    rest = [row for row in rows if row is not victim]
-    assert as_bag(found, PLACE) == as_bag(rest, PLACE)
-
-
-def test_a_wrong_checksum_is_seen_when_the_body_is_read(tmp_path: Path) -> None:
-    path = write_query_store(tmp_path / "store", count=30)
-    victim = next(row for row in store_rows(path) if row["topic"] == "orders")
-    place = victim["commitLogOffset"] + 88
-    _damaged(path, place + 4, b"#")
-    with pytest.raises(CorruptRecordError, match="BODYCRC"):
-        InProcessScan(path, {"topic": "orders"}, columns=["body"]).rows()
-    for options in ({"checkCrc": "false"}, {"mode": "DROPMALFORMED"}):
-        InProcessScan(path, {"topic": "orders", **options}, columns=["body"]).rows()
-
-
-def test_an_expired_segment_is_an_error_or_is_skipped(tmp_path: Path) -> None:
-    path = write_query_store(tmp_path / "store", count=200)
-    rows = [row for row in store_rows(path) if row["topic"] == "orders"]
-    scan = InProcessScan(path, {"topic": "orders"})
-    lenient = InProcessScan(path, {"topic": "orders", "failOnDataLoss": "false"})
-    _, snapshot = scan.open()
-    partitions, skipping = scan.plan().partitions, lenient.plan().partitions
-    first, second = sorted((path / "commitlog").iterdir())[:2]
-    first.unlink()
-    with pytest.raises(SegmentExpiredError):
-        scan.read(partitions)
-    rest = [row for row in rows if row["commitLogOffset"] >= int(second.name)]
-    assert as_bag(lenient.read(skipping), PLACE) == as_bag(rest, PLACE)
-    with pytest.raises(SegmentExpiredError, match="since the frame was loaded"):
-        open_pinned(scan.request.options, snapshot)
-    pinned = open_pinned(lenient.request.options, snapshot)
-    plan = plan_scan(lenient.request, lenient.columns, pinned, snapshot)
-    assert as_bag(lenient.read(plan.partitions), PLACE) == as_bag(rest, PLACE)
-    assert second.name.lstrip("0") in plan.report.details["Expired"]
+# --- Mistakes and choices -------------------------------------------------------------------
 
 
 def test_offsets_that_are_gone_are_an_error_unless_allowed(store: Path) -> None:
@@ -355,3 +303,36 @@ def test_a_body_as_text_replaces_what_is_no_utf8(store: Path, golden_store: Any)
     expected = {(row["queueId"], row["queueOffset"]): row["body"].decode("utf-8", "replace")
                 for row in store_rows(path) if row["topic"] == "orders"}
     assert {(row["queueId"], row["queueOffset"]): row["body"] for row in rows} == expected
+
+
+# --- Stores without queues ----------------------------------------------------------------------
+
+
+def _without_queues(store: Path, copy: Path, *folders: str) -> Path:
+    for folder in folders:
+        copytree(store / folder, copy / folder)
+    return copy
+
+
+def _tables(path: Path) -> list[str]:
+    options = {"path": str(path), "__rmqlog.bridge": "1", "__rmqlog.catalog": "tables"}
+    return RmqlogDataSource(options).schema().fieldNames()
+
+
+@pytest.mark.parametrize("folders", [("commitlog",), ("commitlog", "config")])
+def test_a_store_without_queues_has_its_topics(
+    store: Path, rows: list[dict[str, Any]], tmp_path: Path, folders: tuple[str, ...]
+) -> None:
+    bare = _without_queues(store, tmp_path / "store-a", *folders)
+    assert _tables(bare) == _tables(store) == sorted({row["topic"] for row in rows})
+    with pytest.raises(TopicNotFoundError, match="'orders'"):
+        InProcessScan(bare, {"topic": "ordres"}).rows()
+    found = InProcessScan(bare, {"topic": "batch"}).rows()
+    assert as_bag(found, PLACE) == as_bag([row for row in rows if row["topic"] == "batch"], PLACE)
+
+
+def test_the_missing_jar_is_told_once(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source._warn_of_missing_bridge.cache_clear()
+    for _ in range(3):
+        RmqlogDataSource({"path": str(store)}).schema()
+    assert caplog.text.count("the bridge's jar is not there") == 1
