@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from built_stores import SEGMENT_SIZE, build_store, numbered_records
 from golden_stores import GOLDEN_NAMES, GoldenStore
 
 from rmqlog.commitlog_format import layout
@@ -170,3 +172,78 @@ def test_a_clock_that_steps_back_is_told(store: Path) -> None:
 
     assert any(finding.area == "time" and "1 records were stored at an earlier time"
                in finding.what for finding in findings(store))
+
+
+def test_a_unit_with_another_size_is_damage(store: Path) -> None:
+    def change(units: np.ndarray) -> None:
+        units["size"][7] += 1
+
+    change_units(store, "orders", 0, change)
+    assert any("unit of queue offset 7 has another size than its record" in what
+               for what in damage(store))
+
+
+def test_records_behind_the_end_of_a_queue_have_no_unit(store: Path) -> None:
+    def change(units: np.ndarray) -> None:
+        units[5] = units[4]
+
+    change_units(store, "orders", 0, change)
+    assert any("topic 'orders' queue 0: 1 records have no unit" in what for what in damage(store))
+
+
+def test_a_shifted_queue_is_told_once_and_is_no_damage(tmp_path: Path) -> None:
+    path = build_store(numbered_records(40, topics=1, queues=1)).write(tmp_path)
+    folder = path / "consumequeue" / "topic-0" / "0"
+    files = sorted(folder.iterdir())
+    for file in reversed(files):  # the same units, one file later
+        file.rename(folder / f"{int(file.name) + file.stat().st_size:020d}")
+    found = [finding for finding in findings(path) if finding.area == "queue"]
+
+    assert [finding.severity for finding in found] == [Severity.WARNING]
+    assert "records say another queue offset than their place" in found[0].what
+
+
+def test_light_message_queues_are_read_unit_by_unit(tmp_path: Path) -> None:
+    properties = b"INNER_MULTI_DISPATCH\x01%LMQ%light\x02"
+    built = build_store(
+        replace(record, properties=properties)
+        for record in numbered_records(20, topics=1, queues=1)
+    )
+    path = built.write(tmp_path)
+    light = path / "consumequeue" / "%LMQ%light" / "0"
+    shutil.copytree(path / "consumequeue" / "topic-0" / "0", light)
+    counts = Verified()
+    found = list(verify_store(Store(str(path)), counts))
+    assert [finding for finding in found if finding.area == "queue"] == []
+    assert counts.unit_count == 40
+
+    with (path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(built.records[4].physical_offset)
+        file.write(b"\xff" * 8)
+    wrong = [finding.what for finding in findings(path) if finding.area == "queue"]
+    assert any("not a message" in what or "magic" in what for what in wrong), wrong
+
+
+def test_names_that_are_no_segments_and_a_torn_tail_are_warnings(tmp_path: Path) -> None:
+    built = build_store(numbered_records(20, topics=1, queues=1))
+    path = built.write(tmp_path)
+    (path / "commitlog" / "notes.txt").write_bytes(b"x")
+    last = built.records[-1]
+    segment = last.physical_offset // SEGMENT_SIZE * SEGMENT_SIZE
+    with (path / "commitlog" / f"{segment:020d}").open("r+b") as file:
+        file.seek(last.physical_offset + last.total_size - segment)
+        file.write(b"torn")
+    found = [finding for finding in findings(path) if finding.area == "log"]
+
+    assert {finding.severity for finding in found} == {Severity.WARNING}
+    text = " | ".join(finding.what for finding in found)
+    assert "a name that is no segment of the log" in text
+    assert "the log ends in bytes that are no record" in text
+
+
+def test_queues_in_rocksdb_are_told(store: Path) -> None:
+    shutil.rmtree(store / "consumequeue")
+    (store / "consumequeue").mkdir()
+    (store / "consumequeue" / layout.ROCKSDB_MARKER_FILE).write_bytes(b"x")
+
+    assert any("the queues are in RocksDB" in finding.what for finding in findings(store))
