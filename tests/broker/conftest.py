@@ -117,11 +117,14 @@ def line(request: pytest.FixtureRequest) -> Line:
 
 
 @pytest.fixture(scope="session")
-def for_both_lines() -> Callable[[Callable[[Line], T]], dict[Line, Future[T]]]:
+def for_both_lines(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[Callable[[Line], T]], dict[Line, Future[T]]]:
     """A function that does something for both lines at once, and waits for both.
 
     The life of a broker is mostly waiting: for its boot, its timers and its stop.
     """
+    tmp_path_factory.getbasetemp()  # made by the first who asks, which must not be two at once
 
     def run(work: Callable[[Line], T]) -> dict[Line, Future[T]]:
         with ThreadPoolExecutor(2) as pool:

@@ -10,7 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from rmqlog.commitlog_format.layout import SCHEDULE_TOPIC
+from rmqlog.commitlog_format.layout import (
+    COMPRESSION_MASK,
+    COMPRESSION_SHIFT,
+    SCHEDULE_TOPIC,
+    Compression,
+)
 
 from .java_toolchain import LINE_4, LINE_5, Line
 from .traffic import HOT_KEY
@@ -24,17 +29,14 @@ DISPATCH_TWINS: Final = "dispatch twins"
 CRASH_STORES: Final = "crash stores"
 DIFFERENTIAL_DECODING: Final = "differential decoding"
 LARGE_BODY_SIZE: Final = 100_000
-#: The bits of the sysFlag that name the compression: none of them is zlib, as of old.
-_COMPRESSION_SHIFT, _COMPRESSION_MASK = 8, 7
-_LZ4, _ZSTD, _ZLIBS = 1, 2, (0, 3)
 _TIMER_TOPIC = "rmq_sys_wheel_timer"
 _HALF_TOPIC, _OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _V1_TOPIC_SIZE_MAX = 127
 
 
-def _compressed(row: Row, *kinds: int) -> bool:
+def _compressed(row: Row, *kinds: Compression) -> bool:
     """A record that is smaller than its body was compressed."""
-    kind = row["sysFlag"] >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
+    kind = (row["sysFlag"] & COMPRESSION_MASK) >> COMPRESSION_SHIFT
     return row["storeSize"] < len(row["body"]) and kind in kinds
 
 
@@ -51,9 +53,9 @@ FEATURES: Final[dict[str, Callable[[Row], bool]]] = {
     "empty body": lambda row: row["body"] == b"",
     "body of 1 byte": lambda row: len(row["body"]) == 1,
     "body of 100 KB to 1 MB": lambda row: row["storeSize"] > LARGE_BODY_SIZE,
-    "zlib": lambda row: _compressed(row, *_ZLIBS),
-    "LZ4": lambda row: _compressed(row, _LZ4),
-    "zstd": lambda row: _compressed(row, _ZSTD),
+    "zlib": lambda row: _compressed(row, Compression.ZLIB, Compression.ZLIB_LEGACY),
+    "LZ4": lambda row: _compressed(row, Compression.LZ4),
+    "zstd": lambda row: _compressed(row, Compression.ZSTD),
     "client batch": lambda row: row["body"].startswith((b"batch ", b"item ")),
     "delay level, pending": lambda row: row["topic"] == SCHEDULE_TOPIC,
     "delay level, delivered": lambda row: row["topic"] == "kinds" and row["tags"] in ("L1", "SOON"),

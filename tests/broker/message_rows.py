@@ -20,6 +20,9 @@ Row = dict[str, Any]
 #: The messages of each (topic, queue id) in order.
 QueueRows = dict[tuple[str, int], list[Row]]
 ADDED_BY_PULL = frozenset({"MIN_OFFSET", "MAX_OFFSET"})
+# The complement of a member of an IntFlag lacks the bits that have no name, such as the type of
+# the compression.
+COMPARED_SYS_FLAG = ~int(SysFlag.COMPRESSED)
 
 
 def java_row(message: Mapping[str, Any]) -> Row:
@@ -28,7 +31,7 @@ def java_row(message: Mapping[str, Any]) -> Row:
     row["body"] = base64.b64decode(row.pop("bodyBase64"))
     row["bornHost"] = host_text(row["bornHost"])
     row["storeHost"] = host_text(row["storeHost"])
-    row["sysFlag"] &= ~SysFlag.COMPRESSED
+    row["sysFlag"] &= COMPARED_SYS_FLAG
     properties = row["properties"] or {}
     row["properties"] = {n: value for n, value in properties.items() if n not in ADDED_BY_PULL}
     return row
@@ -47,7 +50,7 @@ def message_row(message: Message) -> Row:
         "body": message.body,
         "properties": dict(message.properties),
         "flag": message.flag,
-        "sysFlag": message.sys_flag & ~SysFlag.COMPRESSED,
+        "sysFlag": message.sys_flag & COMPARED_SYS_FLAG,
         "bornTimestamp": message.born_timestamp_ms,
         "bornHost": message.born_host,
         "storeTimestamp": message.store_timestamp_ms,
@@ -64,7 +67,7 @@ def our_row(columns: Mapping[str, Any]) -> Row:
     """A row of rmqlog's columns; brokerName is not RocketMQ's."""
     row = {name: value for name, value in columns.items() if name != "brokerName"}
     row["properties"] = dict(row["properties"])
-    row["sysFlag"] &= ~SysFlag.COMPRESSED
+    row["sysFlag"] &= COMPARED_SYS_FLAG
     return row
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rmqlog.commitlog_format.store import Store
 
 from .features import WE_WRITE, Comparisons
 from .java_toolchain import Line
-from .message_rows import QueueRows, assert_same_rows, java_row, pulled_queue_rows
+from .message_rows import (
+    QueueRows,
+    assert_same_rows,
+    java_row,
+    opened_queue_rows,
+    pulled_queue_rows,
+)
 from .reading_ways import our_queue_rows, read_by_python
 from .real_broker import RealBroker
 from .traffic import await_until, max_offset, message
@@ -43,6 +51,8 @@ class Service:
     bounds: dict[Queue, tuple[int, int]]
     due_count: int
     our_files: dict[str, bytes]
+    #: What RocketMQ's own store found in a copy, system topics too.
+    opened: dict[str, Any] = field(default_factory=dict)
     pulled: list[dict[str, Any]] = field(default_factory=list)
     #: The ids of the messages that a client found by each (topic, key).
     found: dict[tuple[str, str], set[str]] = field(default_factory=dict)
@@ -65,7 +75,10 @@ def serve(
     Each queue of ``extended_topics`` gets a new message from a client.
     """
     seen = look_at(store, due_count)
-    broker = start_broker(line, store, SETTINGS)
+    with TemporaryDirectory(dir=store.parent) as folder:
+        copy = Path(shutil.copytree(store, Path(folder, "copy")))
+        broker = start_broker(line, store, SETTINGS)
+        (seen.opened,) = broker.driver.open_stores([copy], SMALL_FILES, messages=True)
     seen.pulled = broker.pull(seen.bounds)
     for topic, key in ids_by_key(seen.written):
         rows = broker.ask("query-key", topic=topic, key=key, maxCount=10_000)
@@ -113,7 +126,7 @@ def ids_by_key(written: QueueRows) -> dict[tuple[str, str], set[str]]:
     return ids
 
 
-def assert_pulled(seen: Service, pulled: list[dict[str, Any]]) -> QueueRows:
+def assert_pulled(seen: Service, pulled: list[dict[str, Any]]) -> None:
     """A client got every message of every queue, from the first one to the last."""
     theirs = pulled_queue_rows(pulled)
     for queue in pulled:
@@ -126,12 +139,13 @@ def assert_pulled(seen: Service, pulled: list[dict[str, Any]]) -> QueueRows:
         del theirs.get(place, [])[end - first :]
     expected = {queue: rows for queue, rows in seen.written.items() if queue in seen.bounds}
     assert_same_rows(expected, {queue: rows for queue, rows in theirs.items() if rows})
-    return theirs
 
 
 def assert_served(seen: Service, comparisons: Comparisons, line: Line, situation: str) -> None:
     """The broker served all of the store, took new messages behind it and lost nothing."""
-    theirs = assert_pulled(seen, seen.pulled)
+    assert_pulled(seen, seen.pulled)
+    theirs = opened_queue_rows(seen.opened)
+    assert_same_rows(seen.written, theirs)
     assert seen.found == ids_by_key(seen.written)
     assert seen.new_offsets == {queue: seen.bounds[queue][1] for queue in seen.new_offsets}
     assert seen.new_offsets
@@ -146,3 +160,4 @@ def assert_served(seen: Service, comparisons: Comparisons, line: Line, situation
 
     comparisons.messages(WE_WRITE, line, situation, situation, theirs)
     comparisons.count(WE_WRITE, line, f"{situation}: keys", len(seen.found))
+    comparisons.count(WE_WRITE, line, f"{situation}: delivered when due", len(delivered))

@@ -18,6 +18,7 @@ import pytest
 from broker.features import Comparisons
 from broker.java_driver import JavaDriver
 from broker.java_toolchain import Line
+from broker.reading_ways import run_command
 from broker.real_broker import BrokerStartError, RealBroker
 from broker.served_stores import (
     SETTINGS,
@@ -32,6 +33,7 @@ from broker.traffic import HOT_COUNT, HOT_KEY, await_until
 from broker.written_stores import (
     SOON,
     SOON_COUNT,
+    broker_conf,
     crash_and_recover,
     crashed_messages,
     settings_for,
@@ -39,11 +41,16 @@ from broker.written_stores import (
 )
 
 from rmqlog.commitlog_format.errors import StoreLockedError
+from rmqlog.commitlog_format.lookup import find_by_key
+from rmqlog.commitlog_format.store import Store
 from rmqlog.writer.message_columns import NewMessage, batch_of
 from rmqlog.writer.store_writer import StoreWriter
 
 PRODUCER_GROUP = "judge-transactions"
-CONTESTED = [NewMessage("contested", b"%d" % number, queue_id=0) for number in range(50)]
+CONTESTED = [
+    NewMessage("contested", b"%d" % number, queue_id=0, keys=f"contested-{number}")
+    for number in range(100)
+]
 AGAIN = [NewMessage("orders", b"ours again", queue_id=0, keys="again")] * 10
 
 
@@ -53,6 +60,7 @@ class Life:
 
     start_error: BrokerStartError | None = None
     java_got_our_lock: bool = True
+    contested_found: int = 0
     open_transaction: str = ""
     refusal: Exception | None = None
     checked: list[str] = field(default_factory=list)
@@ -132,14 +140,22 @@ def _contest(
 ) -> None:
     """Try to start a broker on a store that we are writing."""
     with StoreWriter(store, settings_for(line)) as writer:
-        writer.append(batch_of(CONTESTED))
+        writer.append(batch_of(CONTESTED[:50]))
         with driver.store_lock(store) as java_got_it:
             seen.java_got_our_lock = java_got_it
         try:
             start_broker(line, store, SETTINGS)
         except BrokerStartError as error:
             seen.start_error = error
-        writer.append(batch_of(CONTESTED))
+        writer.append(batch_of(CONTESTED[50:]))
+    snapshot = Store(str(store))
+    seen.contested_found = sum(
+        batch.num_rows
+        for message in CONTESTED
+        for batch in find_by_key(snapshot, "contested", str(message.keys))
+    )
+    # Its recovery deleted the index file that we were writing, and made one up to where we were.
+    run_command("rebuild", store, "--yes", "--json", "--conf", broker_conf(store, line))
 
 
 def _watch(broker: RealBroker, store: Path, seen: Life) -> None:
@@ -195,4 +211,13 @@ def test_a_broker_cannot_start_while_we_write(life: Life) -> None:
 
 def test_a_broker_that_could_not_start_has_done_no_harm(life: Life) -> None:
     bodies = [row["body"] for row in life.first.written[("contested", 0)]]
-    assert bodies == [message.body for message in CONTESTED] * 2
+    assert bodies == [message.body for message in CONTESTED]
+
+
+def test_we_find_every_key_though_its_recovery_took_the_index_away(life: Life) -> None:
+    assert life.contested_found == len(CONTESTED)
+
+
+def test_after_rebuild_a_broker_finds_them_too(life: Life) -> None:
+    found = [life.first.found["contested", str(message.keys)] for message in CONTESTED]
+    assert [len(ids) for ids in found] == [1] * len(CONTESTED)

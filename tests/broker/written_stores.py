@@ -45,6 +45,13 @@ def _texts_for(line: Line) -> dict[str, str]:
     return {**texts, "brokerVersion": line.version}
 
 
+def broker_conf(store: Path, line: Line) -> Path:
+    """A file with the same settings beside a store."""
+    path = store.parent / "broker.conf"
+    path.write_text("".join(f"{name}={text}\n" for name, text in _texts_for(line).items()))
+    return path
+
+
 def new_message(specification: dict[str, Any]) -> NewMessage:
     """A message for the writer from what a client would be told to send."""
     return NewMessage(
@@ -71,7 +78,8 @@ def compressed_messages(kind: str) -> Iterator[NewMessage]:
 
 def other_messages() -> Iterator[NewMessage]:
     """An empty body, IPv6 clients, delays that will not be due in a test."""
-    yield NewMessage("kinds", b"", queue_id=1, tags="EMPTY")
+    for queue_id in range(2):
+        yield NewMessage("kinds", b"", queue_id=queue_id, tags="EMPTY")
     for host in ("[::1]:1234", "[2001:db8::1]:65535", "10.1.2.3:45678"):
         yield NewMessage("kinds", host.encode(), queue_id=1, tags="HOST", born_host=host)
     for number in range(5):
@@ -100,10 +108,8 @@ def crash_and_recover(store: Path, line: Line) -> None:
     assert process.exitcode == -signal.SIGKILL
     assert Store(str(store)).was_killed
     _tear_last_record(store)
-    configuration = store.parent / "broker.conf"
-    texts = _texts_for(line)
-    configuration.write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
-    (report,) = run_command("recover", store, "--yes", "--json", "--conf", configuration)
+    conf = broker_conf(store, line)
+    (report,) = run_command("recover", store, "--yes", "--json", "--conf", conf)
     assert len(report["cuts"]) == 1
 
 
