@@ -25,9 +25,14 @@ EXT_ADDRESS_MAX = -(2**31) - 1
 SYSTEM_NAMES = {"TBW102", "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 
 
-def store_rows(path: Path, broker_name: str | None = None, log: str = "commitlog") -> list[Row]:
-    """The rows of a store whose queues are complete, system topics included."""
-    segments = _segments(path / log)
+def store_rows(
+    path: Path, broker_name: str | None = None, logs: Sequence[str] = ("commitlog",)
+) -> list[Row]:
+    """The rows of a store whose queues are complete, system topics included.
+
+    ``logs`` are the folders of its segments.
+    """
+    segments = [segment for log in logs for segment in _segments(path / log)]
     rows = []
     for topic, queue_id, unit in _units(path):
         if "base" not in unit:
@@ -51,7 +56,7 @@ def is_system(topic: str) -> bool:
 
 
 def _segments(folder: Path) -> list[tuple[int, bytes]]:
-    return [(int(file.name), file.read_bytes()) for file in sorted(folder.iterdir())]
+    return [(int(file.name), file.read_bytes()) for file in sorted(folder.glob("0*"))]
 
 
 def _record(segments: list[tuple[int, bytes]], offset: int, size: int) -> Message | None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from in_process import InProcessScan
 from query_reference import all_of, any_of, as_bag, kept, leaf, negated, store_rows
 from query_stores import write_query_store
+from random_trees import TREES
 
 from rmqlog.commitlog_format.errors import (
     InvalidSettingError,
@@ -21,8 +22,9 @@ from rmqlog.commitlog_format.errors import (
     TopicNotFoundError,
 )
 from rmqlog.spark_datasource import source
-from rmqlog.spark_datasource.partitions import PartitionSizes, RowList, divide
+from rmqlog.spark_datasource.partitions import Partition, PartitionSizes, RowList, divide
 from rmqlog.spark_datasource.planning import plan_scan
+from rmqlog.spark_datasource.reader import RmqlogReader
 from rmqlog.spark_datasource.snapshots import Snapshot, open_pinned
 from rmqlog.spark_datasource.source import RmqlogDataSource
 
@@ -157,10 +159,20 @@ def test_many_partitions_hold_the_rows_of_one(
         assert len(partitions) == -(-len(rows) * 20 // 1000)
 
 
-def test_a_partition_read_again_gives_the_same_rows(store: Path) -> None:
-    scan = InProcessScan(store, {"minPartitions": 4}, leaf("in", "keys", ["hot", "order-Aa"]))
+@given(TREES, st.integers(1, 9), st.booleans())
+@settings(max_examples=50)
+def test_a_partition_read_again_gives_the_same_bytes(
+    store: Path, tree: dict[str, Any], partition_count: int, use_index: bool
+) -> None:
+    options = {"minPartitions": partition_count, "useIndex": str(use_index)}
+    scan = InProcessScan(store, options, tree)
     for partition in scan.plan().partitions:
-        assert scan.read([partition]) == scan.read([partition])
+        assert _content(scan, partition) == _content(scan, partition)
+
+
+def _content(scan: InProcessScan, partition: Partition) -> list[bytes]:
+    reader = RmqlogReader(scan.options, scan.schema)
+    return [batch.serialize().to_pybytes() for batch in reader.read(partition)]
 
 
 def test_an_empty_plan_reads_nothing_and_reports(store: Path) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from query_filters import FILTER_NAMES, query_filters, to_sql
 from query_reference import as_bag, is_system, kept, store_rows
 from query_stores import write_query_store
+from random_trees import TREES
 
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 
@@ -69,6 +72,19 @@ def test_a_query_gives_the_rows_of_plain_python(
             [str(path) for path in stores.paths[store]])
         found = collected(frame.where(to_sql(tree)).select(*columns))
         assert as_bag(found, columns) == as_bag(kept(tree, rows), columns), (source, options, store)
+
+
+@given(TREES, st.sampled_from(MODES), st.integers(0, 3))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_random_query_gives_the_rows_of_plain_python(
+    spark: SparkSession, stores: PairStores, tree: dict[str, Any],
+    mode: tuple[str, dict[str, str]], store: int,
+) -> None:
+    frame = spark.read.format(mode[0]).options(**mode[1]).load(
+        [str(path) for path in stores.paths[store]])
+    columns = (*COLUMNS[0], "tags", "keys")
+    found = collected(frame.where(to_sql(tree)).select(*columns))
+    assert as_bag(found, columns) == as_bag(kept(tree, stores.rows[store]), columns)
 
 
 def collected(frame: DataFrame) -> list[dict[str, Any]]:

@@ -9,25 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_stores import GoldenStore
+from golden_stores import GOLDEN_NAMES, GoldenStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_process import InProcessScan
 from query_filters import FILTER_NAMES, columns_in, query_filters
-from query_reference import (
-    all_of,
-    answers,
-    any_of,
-    as_bag,
-    explode,
-    is_system,
-    kept,
-    leaf,
-    negated,
-    store_rows,
-)
-from query_stores import TAGS, write_query_store
-from small_stores import START_MS
+from query_reference import answers, as_bag, explode, is_system, kept, leaf, store_rows
+from query_stores import write_query_store
+from random_trees import TREES
 
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 
@@ -86,15 +75,27 @@ def test_a_filter_gives_the_rows_of_a_full_scan_on_every_path(stores: Stores, na
         assert as_bag(found, wanted) == as_bag(kept(tree, rows), wanted), (index, wanted)
 
 
-@pytest.mark.parametrize("store", [
-    "rmq-5.5.0-clean", "rmq-4.9.5-clean", "rmq-5.5.0-retention", "rmq-5.5.0-cqext", "rmq-5.5.0-bcq",
-])
+#: The folders of the log, where it is not ``commitlog``.
+LOGS = {
+    "rmq-5.5.0-multipath": ("cl_a", "cl_b"),
+    "rmq-5.5.0-dledger": ("dledger-n0/data",),
+}
+
+
+def _golden(golden_store: Any, store: str) -> tuple[Path, dict[str, Any], list[dict[str, Any]]]:
+    """A broker's store, the options to read all of it, and its rows."""
+    path = golden_store(store).path
+    options = {"includeSystemTopics": "true"}
+    if "multipath" in store:
+        options["storePathCommitLog"] = ",".join(f"{path}/{log}" for log in LOGS[store])
+    return path, options, store_rows(path, logs=LOGS.get(store, ("commitlog",)))
+
+
+@pytest.mark.parametrize("store", GOLDEN_NAMES)
 def test_a_filter_gives_the_rows_of_a_full_scan_of_a_brokers_store(
     golden_store: Any, store: str
 ) -> None:
-    path = golden_store(store).path
-    rows = store_rows(path)
-    options = {"includeSystemTopics": "true"}
+    path, options, rows = _golden(golden_store, store)
     opened = InProcessScan(path, options).open()
     for name, tree in query_filters(_with_topic_orders(rows)).items():
         columns = list(dict.fromkeys([*PLACE, *columns_in(tree)]))
@@ -110,11 +111,11 @@ def _with_topic_orders(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*named, {**named[-1], "keys": "two keys"}]
 
 
-def test_a_brokers_store_is_read_whole_and_exactly(golden_store: Any) -> None:
-    for store in ("rmq-5.5.0-clean", "rmq-5.5.0-retention", "rmq-5.5.0-cqext", "rmq-5.5.0-bcq"):
-        path = golden_store(store).path
-        found = InProcessScan(path, {"includeSystemTopics": "true", "minPartitions": 5}).rows()
-        assert as_bag(found, MESSAGE_COLUMNS) == as_bag(store_rows(path), MESSAGE_COLUMNS), store
+@pytest.mark.parametrize("store", GOLDEN_NAMES)
+def test_a_brokers_store_is_read_whole_and_exactly(golden_store: Any, store: str) -> None:
+    path, options, rows = _golden(golden_store, store)
+    found = InProcessScan(path, {**options, "minPartitions": 5}).rows()
+    assert as_bag(found, MESSAGE_COLUMNS) == as_bag(rows, MESSAGE_COLUMNS)
 
 
 def test_filters_on_exact_columns_are_applied_without_spark(stores: Stores) -> None:
@@ -246,38 +247,6 @@ def test_the_reference_itself_can_tell_right_from_wrong(stores: Stores) -> None:
     assert 0 < len(right) < len(rows)
     assert as_bag(right[1:], PLACE) != as_bag(right, PLACE)
     assert answers(leaf("eq", "tags", None), rows[0]) is None
-
-
-_TEXTS = {
-    "tags": st.sampled_from([*TAGS, "nobody"]),
-    "keys": st.sampled_from(["hot", "order-Aa", "order-BB", "hot order-3", "order-7", " ", "键"]),
-    "topic": st.sampled_from(["orders", "batch", "orderly", "nobody"]),
-    "brokerName": st.sampled_from(["store-a", "store-b", "nobody"]),
-}
-_NUMBERS = {
-    "queueId": st.integers(-1, 3),
-    "queueOffset": st.integers(-1, 120),
-    "commitLogOffset": st.integers(-1, 80_000),
-    "storeSize": st.integers(150, 420),
-    "storeTimestamp": st.integers(START_MS, START_MS + 110_000).map(lambda ms: ms * 1000),
-}
-_CONDITIONS = st.one_of(
-    *(st.builds(leaf, st.sampled_from(["eq", "eqNullSafe", "ge", "startsWith"]), st.just(name),
-                values) for name, values in _TEXTS.items()),
-    *(st.builds(leaf, st.sampled_from(["eq", "eqNullSafe", "lt", "le", "gt", "ge"]),
-                st.just(name), values) for name, values in _NUMBERS.items()),
-    *(st.builds(leaf, st.just("in"), st.just(name), st.lists(st.none() | values, min_size=1))
-      for name, values in {**_TEXTS, **_NUMBERS}.items()),
-    st.builds(leaf, st.sampled_from(["isNull", "isNotNull"]),
-              st.sampled_from(["tags", "keys", "uniqKey", "storeSize"])),
-)
-TREES = st.recursive(
-    _CONDITIONS,
-    lambda inner: st.one_of(
-        st.builds(all_of, inner, inner), st.builds(any_of, inner, inner),
-        st.builds(negated, inner)),
-    max_leaves=6,
-)
 
 
 @given(TREES, st.sampled_from(["whole", "half", "none", "three"]), st.sampled_from([1, 4]))
