@@ -146,15 +146,39 @@ class TopicKeys:
         reader = self.store.reader(selected)
         for key, units in sorted(lookup.units.items(), key=lambda item: item[0]):
             yield from reader.read(key, QueueKind.SIMPLE, units)
-        scanner = self.store.reader(dict.fromkeys([*selected, "keys", "uniqKey"]))
         for part in lookup.uncovered:
-            for units in part.view.scan(part.start, part.stop):
-                for batch in scanner.read(
-                    part.view.key, part.view.kind, units, part.start, part.stop
-                ):
-                    kept = batch.filter(pa.array(has_key(batch, lookup.keys)))
-                    if kept.num_rows:
-                        yield kept.select(list(selected))
+            few = self._peek_few(part, lookup.keys)
+            if few is None:
+                yield from self._scan(part, lookup.keys, selected)
+            elif len(few):
+                yield from reader.read(part.view.key, part.view.kind, few)
+
+    def _scan(
+        self, part: QueueRange, keys: frozenset[str], selected: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages of a range that have one of the keys."""
+        scanner = self.store.reader(dict.fromkeys([*selected, "keys", "uniqKey"]))
+        view = part.view
+        for units in view.scan(part.start, part.stop):
+            for batch in scanner.read(view.key, view.kind, units, part.start, part.stop):
+                kept = batch.filter(pa.array(has_key(batch, keys)))
+                if kept.num_rows:
+                    yield kept.select(list(selected))
+
+    def _peek_few(self, part: QueueRange, keys: frozenset[str]) -> Units | None:
+        """The units of a short range whose messages have one of the keys.
+
+        ``None`` if the range is not short, or its records are not each one message of the topic.
+        """
+        is_plain = part.view.kind is QueueKind.SIMPLE
+        if len(part) > _FEW_HITS or not is_plain or self.topic.startswith(layout.LMQ_TOPIC_PREFIX):
+            return None
+        units = part.view.units(part.start, part.stop)
+        rows = list(map(self._peek_row, units.offsets.tolist()))
+        if any(row is None or row.sys_flag & layout.SysFlag.INNER_BATCH for row in rows):
+            return None
+        found = [row is not None and _is_wanted(row, keys) for row in rows]
+        return units.take(np.array(found, np.bool_))
 
     def _is_covered(self, offset: int) -> bool:
         # A loop: any() of a generator takes three times as long.
@@ -200,18 +224,18 @@ class TopicKeys:
 
     def _peek(self, offset: int, keys: frozenset[str]) -> RecordPeek | None:
         """The record at a hit if it is a row of the topic and has one of the keys."""
+        found = self._peek_row(offset)
+        return found if found is not None and _is_wanted(found, keys) else None
+
+    def _peek_row(self, offset: int) -> RecordPeek | None:
+        """The record at an offset if it is a row of the topic."""
         try:
             found = self.store.log.peek(offset)
         except CorruptRecordError:
             self._refuse_damage(offset)
             return None
-        if found.topic != self.topic or not makes_queue_unit(found.sys_flag):
-            return None
-        properties = parse_properties(found.properties)
-        if properties.get(layout.PROPERTY_UNIQ_KEY) in keys:
-            return found
-        tokens = split_keys(properties.get(layout.PROPERTY_KEYS))
-        return None if keys.isdisjoint(tokens) else found
+        is_row = found.topic == self.topic and makes_queue_unit(found.sys_flag)
+        return found if is_row else None
 
     def _verify_in_columns(
         self, keys: frozenset[str], offsets: NDArray[np.int64]
@@ -281,6 +305,13 @@ def has_key(batch: pa.RecordBatch, keys: frozenset[str]) -> NDArray[np.bool_]:
     matches = matches.copy()
     matches[rows[hits]] = True
     return matches
+
+
+def _is_wanted(record: RecordPeek, keys: frozenset[str]) -> bool:
+    properties = parse_properties(record.properties)
+    if properties.get(layout.PROPERTY_UNIQ_KEY) in keys:
+        return True
+    return not keys.isdisjoint(split_keys(properties.get(layout.PROPERTY_KEYS)))
 
 
 def _placed(view: QueueView, places: NDArray[np.int64]) -> Units:
