@@ -8,8 +8,18 @@ import sys
 
 from rich.console import Console
 
+from benchmarks.growth import Curve, measure_growth
 from benchmarks.harness import Case, Outcome, run_case
-from benchmarks.report import RESULTS, draw_ratios, markdown_table, print_table, write_json
+from benchmarks.report import (
+    RESULTS,
+    draw_growth,
+    draw_ratios,
+    growth_table,
+    markdown_table,
+    print_growth,
+    print_table,
+    write_json,
+)
 from benchmarks.workspace import Workspace
 
 REPETITIONS = 5
@@ -18,9 +28,15 @@ QUICK_REPETITIONS = 3
 
 def all_cases() -> list[Case]:
     """The cases in the order in which they are shown."""
-    from benchmarks import format_cases, spark_read_cases, spark_write_cases, writer_cases
+    from benchmarks import (
+        broker_cases,
+        format_cases,
+        spark_read_cases,
+        spark_write_cases,
+        writer_cases,
+    )
 
-    modules = (format_cases, writer_cases, spark_read_cases, spark_write_cases)
+    modules = (format_cases, writer_cases, spark_read_cases, spark_write_cases, broker_cases)
     return [case for module in modules for case in module.CASES]
 
 
@@ -38,20 +54,35 @@ def main() -> int:
             console.print(f"{case.name}  (against {case.reference}; goal {case.goal:.3g})")
         return 0
     outcomes: list[Outcome] = []
+    curves: list[Curve] = []
     workspace = Workspace(quick=arguments.quick)
     try:
         for case in cases:
             console.print(f"measuring: {case.name}", style="dim")
             repetitions = QUICK_REPETITIONS if arguments.quick else REPETITIONS
             outcomes.append(run_case(case, workspace, repetitions))
+        if re.search(arguments.only, "growth"):
+            console.print("measuring: growth", style="dim")
+            curves = measure_growth(workspace)
     finally:
         workspace.close()
-        if outcomes:
-            print_table(outcomes, console)
-            console.print(f"written: {write_json(outcomes, quick=arguments.quick)}")
-            (RESULTS / "latest.md").write_text(markdown_table(outcomes))
-            draw_ratios(outcomes, RESULTS / "latest.png")
+        _report(outcomes, curves, console, quick=arguments.quick)
     return 0 if all(outcome.met for outcome in outcomes) else 1
+
+
+def _report(
+    outcomes: list[Outcome], curves: list[Curve], console: Console, *, quick: bool
+) -> None:
+    """Whatever was measured, for people and for machines."""
+    RESULTS.mkdir(exist_ok=True)
+    if outcomes:
+        print_table(outcomes, console)
+        draw_ratios(outcomes, RESULTS / "ratios.png")
+    if curves:
+        print_growth(curves, console)
+        draw_growth(curves, RESULTS / "growth.png")
+    (RESULTS / "latest.md").write_text(f"{markdown_table(outcomes)}\n{growth_table(curves)}")
+    console.print(f"written: {write_json(outcomes, curves, quick=quick)}")
 
 
 if __name__ == "__main__":

@@ -53,13 +53,15 @@ def write_store(
             writer.append(message_batch(first, step, properties=properties))
 
 
-def small_messages(first: int, count: int) -> pa.RecordBatch:
+def small_messages(
+    first: int, count: int, queue_count: int = QUEUE_COUNT
+) -> pa.RecordBatch:
     """Messages of a few bytes, one in a thousand with the tag ``RARE``."""
     numbers = range(first, first + count)
     return pa.RecordBatch.from_pydict(
         {
             "topic": pa.repeat(TOPIC, count),
-            "queueId": pa.array([number % QUEUE_COUNT for number in numbers], pa.int32()),
+            "queueId": pa.array([number % queue_count for number in numbers], pa.int32()),
             "tags": pa.array(["RARE" if number % 1000 == 7 else "COMMON" for number in numbers]),
             "keys": pa.array([f"order-{number}" for number in numbers]),
             "body": pa.array([b"%d" % number for number in numbers], pa.binary()),

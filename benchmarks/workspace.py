@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.broker.java_driver import JavaDriver
+
+_Resource = TypeVar("_Resource", bound=contextlib.AbstractContextManager[Any])
 
 
 class Workspace:
@@ -54,6 +56,10 @@ class Workspace:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
+
+    def keep(self, resource: _Resource) -> _Resource:
+        """Close a resource with the workspace, before what it was made from."""
+        return self._stack.enter_context(resource)
 
     @cached_property
     def java(self) -> JavaDriver:
