@@ -79,21 +79,21 @@ class Drafter:
         """The draft of checked messages; raises where the properties become too large."""
         count = len(messages)
         queue_id = self._choose_queues(messages)
-        uniq_keys = messages.uniq_keys
+        uniq_keys, uniq_key_bytes = messages.uniq_keys, messages.text_bytes["uniqKey"]
         if uniq_keys.null_count:
             made = self._uniq_keys.make(count, now_ms)
             whole = uniq_keys.null_count == count
             uniq_keys = made if whole else pc.coalesce(uniq_keys, made)
+            uniq_key_bytes = ByteColumn.from_arrow(uniq_keys)
         topics, topic_codes, delayed = _rewrite_delayed(messages, queue_id)
-        named = [
-            (layout.PROPERTY_KEYS, messages.keys),
-            (layout.PROPERTY_TAGS, messages.tags),
-            (layout.PROPERTY_SHARDING_KEY, messages.sharding_keys),
-            *delayed,
-            (layout.PROPERTY_UNIQ_KEY, uniq_keys),
-        ]
         properties = encode_properties(
-            [(name, ByteColumn.from_arrow(column)) for name, column in named],
+            [
+                (layout.PROPERTY_KEYS, messages.text_bytes["keys"]),
+                (layout.PROPERTY_TAGS, messages.text_bytes["tags"]),
+                (layout.PROPERTY_SHARDING_KEY, messages.text_bytes["shardingKey"]),
+                *((name, ByteColumn.from_arrow(column)) for name, column in delayed),
+                (layout.PROPERTY_UNIQ_KEY, uniq_key_bytes),
+            ],
             messages.other_properties,
         )
         rules.check_properties_sizes(properties.sizes)

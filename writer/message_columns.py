@@ -86,7 +86,7 @@ class NewMessage:
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageColumns:
     """Checked messages. Texts are null where absent; ``bodies`` are as they will be stored,
-    as an Arrow column and by place.
+    as an Arrow column and by place. ``text_bytes`` are the texts by place, by column name.
 
     ``other_properties`` is the finished string of all properties without a column.
     ``dropped_names`` counts the entries of ``properties`` that were left out, by name.
@@ -99,6 +99,7 @@ class MessageColumns:
     keys: pa.StringArray
     uniq_keys: pa.StringArray
     sharding_keys: pa.StringArray
+    text_bytes: Mapping[str, ByteColumn]
     bodies: pa.BinaryArray
     body_column: ByteColumn
     other_properties: ByteColumn | None
@@ -132,8 +133,9 @@ def read_messages(
     columns = _Columns(batch)
     texts = {name: columns.text(name) for name in ("tags", "keys", "uniqKey", "shardingKey")}
     others, dropped = _read_properties(columns, texts)
-    for name, text in texts.items():
-        rules.check_separators(ByteColumn.from_arrow(text), name)
+    text_bytes = {name: ByteColumn.from_arrow(text) for name, text in texts.items()}
+    for name, text in text_bytes.items():
+        rules.check_separators(text, name)
     topics, topic_codes = _read_topics(columns, topic, allow_v2=allow_v2)
     queue_ids = columns.integers("queueId", pa.int32())
     given = np.asarray(queue_ids.is_valid()) if queue_ids is not None else np.zeros(count, bool)
@@ -155,6 +157,7 @@ def read_messages(
         keys=texts["keys"],
         uniq_keys=texts["uniqKey"],
         sharding_keys=texts["shardingKey"],
+        text_bytes=text_bytes,
         bodies=bodies,
         body_column=body_column,
         other_properties=others,
@@ -228,7 +231,8 @@ class _Columns:
         column = self.find(name, pa.string())
         if column is None:
             return pa.nulls(self.count, pa.string())
-        if pc.min(pc.binary_length(column)).as_py() == 0:
+        empty_count = len(column) - np.count_nonzero(ByteColumn.from_arrow(column).sizes)
+        if empty_count > column.null_count:
             column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
         return column
 
