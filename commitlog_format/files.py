@@ -34,6 +34,8 @@ _T = TypeVar("_T")
 
 _NO_SUCH_FILE = frozenset({errno.ENOENT, errno.ESTALE, errno.ENOTDIR})
 _TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+#: Up to this size a copy takes no longer than a mapping, and nobody can shrink it under us.
+COPIED_SIZE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class FileAccess(Protocol):
 
 
 class LocalFile:
-    """A file of this machine: ranges by ``pread``, windows by ``mmap``."""
+    """A file of this machine: ranges and small windows by ``pread``, large ones by ``mmap``."""
 
     def __init__(self, path: str, *, keep_page_cache: bool = True) -> None:
         self.path = path
@@ -115,16 +117,20 @@ class LocalFile:
     def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
         """A read-only view of ``size`` bytes, which lives as long as somebody holds it.
 
-        The file's size is compared first: touching a page behind the end would be SIGBUS. No
-        broker shrinks a file; ``LocalFiles(map_windows=False)`` is safe even from those who do.
+        Only large ones are mapped. The file's size is compared first: touching a page behind
+        the end would be SIGBUS. No broker shrinks a file; ``LocalFiles(map_windows=False)`` is
+        safe even from those who do while a mapped window is being read.
         """
+        if size <= COPIED_SIZE:
+            found = np.frombuffer(self.read(offset, size), np.uint8)
+            if sequential:
+                self._forget(offset - offset % mmap.ALLOCATIONGRANULARITY)
+            return found
         available = self.size()
         if offset + size > available:
             raise TruncatedFileError(
                 "file is too short", self.path, offset, f"{available} bytes", f"{offset + size}"
             )
-        if size == 0:
-            return np.empty(0, np.uint8)
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
         try:
             length = offset + size - start

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rmqlog.commitlog_format import files
 from rmqlog.commitlog_format.errors import (
     FileUnavailableError,
     SegmentExpiredError,
@@ -20,6 +21,12 @@ from rmqlog.commitlog_format.errors import (
 from rmqlog.commitlog_format.files import CopiedFile, LocalFile, LocalFiles
 
 CONTENT = bytes(range(256)) * 64
+
+
+@pytest.fixture(autouse=True)
+def small_windows_are_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files here are small, and it is mapping that needs tests."""
+    monkeypatch.setattr(files, "COPIED_SIZE", 0)
 
 
 @pytest.fixture
@@ -47,6 +54,19 @@ def test_a_range_behind_the_end_is_a_truncated_file(kind: type[LocalFile], path:
         with pytest.raises(TruncatedFileError) as caught:
             take(16_380, 8)
         assert (caught.value.path, caught.value.offset) == (path, 16_380)
+
+
+def test_a_small_window_is_a_copy_that_nobody_can_shrink(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "COPIED_SIZE", 4096)
+    file = LocalFile(path)
+    small, large = file.window(8_192, 4_096, sequential=True), file.window(0, 4_097)
+    with open(path, "r+b") as changed:
+        changed.write(bytes(len(CONTENT)))
+
+    assert small.tobytes() == CONTENT[8_192:12_288]
+    assert not large.any()
 
 
 def test_what_the_system_refuses_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,55 @@ def test_a_copied_window_outlives_its_file(tmp_path: Path) -> None:
     assert run_in_child(SHRINK_WHILE_A_WINDOW_IS_HELD, path) == {"same": True}
 
 
+#: The file shrinks when a window of it is there but not yet decoded.
+SHRINK_BEFORE_DECODING = '''
+from bad_input import value_or_error
+from rmqlog.commitlog_format.errors import StoreError
+from rmqlog.commitlog_format.files import LocalFile, LocalFiles
+from rmqlog.commitlog_format.lookup import find_by_key
+from rmqlog.commitlog_format.store import Store
+
+path, verb, folder = sys.argv[1:]
+store = Store(path, access=LocalFiles())
+store.end, store.queues
+window = LocalFile.window
+shrunk = []
+
+def window_of_a_shrinking_file(self, offset, size, *, sequential=False):
+    found = window(self, offset, size, sequential=sequential)
+    if f"/{folder}/" in self.path:
+        os.truncate(self.path, 0)
+        shrunk.append(self.path)
+    return found
+
+LocalFile.window = window_of_a_shrinking_file
+actions = {
+    "read": lambda: sum(b.num_rows for b in store.read("topic-1")),
+    "scan": lambda: sum(b.num_rows for b in store.scan()),
+    "find": lambda: sum(b.num_rows for b in find_by_key(store, "topic-1", "no-such-key")),
+}
+found = value_or_error(actions[verb])
+is_error = isinstance(found, StoreError)
+outcome = [type(found).__name__, found.path] if is_error else found
+print(json.dumps({"shrunk": len(shrunk), "outcome": outcome}))
+'''
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue"])
+@pytest.mark.parametrize("verb", ["read", "scan", "find"])
+def test_a_file_that_shrinks_before_its_window_is_decoded_kills_nobody(
+    tmp_path: Path, verb: str, folder: str
+) -> None:
+    path = BUILT.write(tmp_path)
+    result = run_in_child(SHRINK_BEFORE_DECODING, path, verb, folder)
+
+    assert result["shrunk"] or (verb, folder) == ("scan", "consumequeue")
+    if isinstance(result["outcome"], list):
+        error, named = result["outcome"]
+        assert error in {"TruncatedFileError", "TruncatedRecordError", "CorruptQueueError"}
+        assert named.startswith(str(path))
+
+
 READ_WITH_FEW_DESCRIPTORS = '''
 from rmqlog.commitlog_format.store import Store
 
