@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import os
 import resource
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,6 @@ from faults import (
     FaultyPosix,
     Kind,
     Ledger,
-    Outcome,
     Plan,
     in_two_processes,
     run_in_fork,
@@ -46,34 +47,40 @@ from rmqlog.writer.store_lock import StoreLock
 pytestmark = pytest.mark.crash
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EINTR, errno.EROFS)
-#: One with the pool, whose commits are the writes that can be short; one synchronous.
-CASES = [(WORKLOADS[4], POOL_SETTINGS), (WORKLOADS[2], SYNC_SETTINGS)]
+#: New files and folders; a segment's last bytes; commits of a pool, the writes that can be
+#: short; and several segments, with what recovery and later flushes do.
+CASES = {
+    "new topic": (WORKLOADS[4], POOL_SETTINGS),
+    "synchronous": (WORKLOADS[2], SYNC_SETTINGS),
+    "transient store pool": (WORKLOADS[0], POOL_SETTINGS),
+    "several segments": (WORKLOADS[7], SETTINGS),
+}
 
 
 def run_with_fault(
     workload: Workload, path: Path, settings: StoreSettings, plan: Plan
-) -> Outcome:
-    """Run a workload whose calls fail; it must fail with our errors only and leave nothing."""
-    shutil.rmtree(path, ignore_errors=True)
-    workload.prepare(str(path))
+) -> tuple[bool, list[object]]:
+    """Run a workload whose calls fail; it must fail with our errors only and leave nothing.
 
-    def victim(posix: FaultyPosix, ledger: Ledger) -> None:
-        before = open_descriptors()
-        failed_path = ""
-        try:
-            workload.run(str(path), posix, ledger.note, settings)
-        except StoreError as error:
-            failed_path = error.path
-        if not failed_path:
-            assert not posix.fired or plan.error == errno.EINTR or plan.kind is Kind.SHORT
-        else:
-            named = Path(failed_path)
-            assert path in (named, *named.parents) or named == path.parent, named
-        gc.collect()  # errors refer to each other in rings
-        assert open_descriptors() == before, "descriptors are left open"
-        StoreLock(Posix(), str(path)).release()
-
-    return run_in_fork(victim, plan)
+    Returns whether the fault came, and what was acknowledged.
+    """
+    posix = FaultyPosix(plan)
+    notes: list[object] = []
+    before = open_descriptors()
+    failed_path = ""
+    try:
+        workload.run(str(path), posix, notes.append, settings)
+    except StoreError as error:
+        failed_path = error.path
+    if not failed_path:
+        assert not posix.fired or plan.error == errno.EINTR or plan.kind is Kind.SHORT
+    else:
+        named = Path(failed_path)
+        assert path in (named, *named.parents) or named == path.parent, named
+    gc.collect()  # errors refer to each other in rings
+    assert open_descriptors() == before, "descriptors are left open"
+    StoreLock(Posix(), str(path)).release()
+    return posix.fired, notes
 
 
 def open_descriptors() -> set[str]:
@@ -85,37 +92,42 @@ def open_descriptors() -> set[str]:
 
 
 def fail_everywhere(
-    workload: Workload, settings: StoreSettings, path: Path, index: int, count: int
+    workload: Workload, settings: StoreSettings, scratch: Path, index: int, count: int
 ) -> int:
     """Fail each call with each error, once and from then on; returns the number of cases."""
+    gc.freeze()  # only what the cases leave is looked at by each collection
+    prepared, path = scratch / f"prepared-{index}", scratch / str(index)
+    workload.prepare(str(prepared))
     stores = CheckedStores(workload.messages)
     faults = [(Kind.ERROR, error) for error in ERRORS] + [(Kind.SHORT, 0)]
     cases = 0
-    for kind, error in faults:
+    for (kind, error), lasting in product(faults, (False, True)):
         only = frozenset({"pwrite"}) if kind is Kind.SHORT else frozenset[str]()
-        for lasting in (False, True):
-            number = 1 + index
-            while True:
-                plan = Plan(kind, number, error, lasting, only)
-                outcome = run_with_fault(workload, path, settings, plan)
-                assert not outcome.error, f"{workload.name}: {plan}: {outcome.error}"
-                if not outcome.fired:
-                    break
-                durable = durable_count(outcome.notes, workload.before_count)
-                stores.check(path, durable, f"{workload.name}: {plan}")
-                cases += 1
-                number += count
+        for number in itertools.count(1 + index, count):
+            shutil.rmtree(path, ignore_errors=True)
+            if workload.before:
+                shutil.copytree(prepared, path)
+            plan = Plan(kind, number, error, lasting, only)
+            what = f"{workload.name}: {plan}"
+            try:
+                fired, notes = run_with_fault(workload, path, settings, plan)
+            except Exception as failure:
+                raise AssertionError(what) from failure
+            if not fired:
+                break
+            stores.check(path, durable_count(notes, workload.before_count), what)
+            cases += 1
     return cases
 
 
-@pytest.mark.parametrize(
-    ("workload", "settings"), CASES, ids=["transient store pool", "synchronous"]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_any_call_may_fail_and_nothing_acknowledged_is_lost(
-    workload: Workload, settings: StoreSettings, scratch: Path, case_counts: CaseCounts
+    name: str, scratch: Path, case_counts: CaseCounts
 ) -> None:
+    workload, settings = CASES[name]
+
     def work(index: int, count: int) -> int:
-        return fail_everywhere(workload, settings, scratch / str(index), index, count)
+        return fail_everywhere(workload, settings, scratch, index, count)
 
     cases = in_two_processes(work)
 
