@@ -188,7 +188,7 @@ def test_a_limit_on_file_sizes_moved_over_a_record_loses_nothing(
         writer.append(to_arrow(messages[:1]))
         begin = writer.end
     # Byte by byte over what no checksum protects, topic and properties, the rest in steps.
-    limits = [*range(begin - 5, begin + 300, 5), *range(begin + 300, begin + 470)]
+    limits = [*range(begin - 5, begin + 300, 2), *range(begin + 300, begin + 470)]
 
     def work(index: int, count: int) -> int:
         path = scratch / str(index)
