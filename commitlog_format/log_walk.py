@@ -2,7 +2,7 @@
 
 A walk believes a record only when its structure adds up and it says that it lies where it was
 found: behind the true end there may be well-formed records of an earlier life of the file, so
-a walk never looks for the next magic number, it ends.
+a walk never goes on with the next magic number behind a gap, it ends.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.binary_columns import items_at
 from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
 from rmqlog.commitlog_format.errors import (
     CorruptRecordError,
@@ -23,7 +24,7 @@ from rmqlog.commitlog_format.errors import (
     TruncatedFileError,
     TruncatedRecordError,
 )
-from rmqlog.commitlog_format.layout import PREFIX
+from rmqlog.commitlog_format.layout import PREFIX, RECORD_PREFIX
 from rmqlog.commitlog_format.record_checks import first_malformed
 from rmqlog.commitlog_format.segment import SegmentFile, Window
 
@@ -31,6 +32,11 @@ from rmqlog.commitlog_format.segment import SegmentFile, Window
 #: columns of more fall out of the processor's cache.
 RUN_RECORD_COUNT = 12_288
 _WINDOW_SIZE = 16 * 1024 * 1024
+#: Magic numbers are looked for in blocks that stay in the processor's cache.
+_BLOCK_SIZE = 512 * 1024
+_MAGIC_POSITION = RECORD_PREFIX["total_size"].itemsize
+#: The first bytes of both magic numbers.
+_MAGIC = layout.MAGIC_V1.to_bytes(4, "big")[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +137,15 @@ def _collect(log: CommitLog, window: Window, file: SegmentFile, stop: int) -> _S
     """Follow the records of one window, then see why that ended."""
     header = log.entry_header_size(window.start)
     data = window.data.data
-    follow = _follow_entries if header else _follow_records
-    positions, position = follow(data, stop - window.start)
-    starts = np.array([*positions, position], np.int64)
-    offsets = starts[:-1] + (window.start + header)
-    sizes = np.diff(starts) - header
+    if header:
+        bounds = _follow_entries(data, stop - window.start)
+    else:
+        bounds = _follow_records(window.data, stop - window.start)
+    offsets = bounds[:-1] + (window.start + header)
+    sizes = bounds[1:] - bounds[:-1] - header
+    position = int(bounds[-1])
     offset = window.start + position
-    if offset >= stop or len(positions) == RUN_RECORD_COUNT:
+    if offset >= stop or len(offsets) >= RUN_RECORD_COUNT:
         return _Step(offsets, sizes, offset)
     if position + header + PREFIX.size > len(data):
         # No record fits into the last bytes of a file; else the next window goes on here.
@@ -151,33 +159,62 @@ def _collect(log: CommitLog, window: Window, file: SegmentFile, stop: int) -> _S
     return _Step(offsets, sizes, offset, not size, reason, size)
 
 
-def _follow_records(data: memoryview, stop: int) -> tuple[list[int], int]:
-    """Where records begin in a plain log, and the position at which no whole record follows."""
-    unpack = PREFIX.unpack_from
-    v1, v2, smallest = layout.MAGIC_V1, layout.MAGIC_V2, layout.MIN_RECORD_SIZE
-    positions: list[int] = []
-    append = positions.append
-    position = 0
-    size_limit = len(data)
-    last = min(stop, size_limit - PREFIX.size + 1)
-    for _ in range(RUN_RECORD_COUNT):
-        if position >= last:
+def _follow_records(data: NDArray[np.uint8], stop: int) -> NDArray[np.int64]:
+    """Where records begin in a plain log, and at last where no whole record follows."""
+    last = min(stop, len(data) - PREFIX.size + 1)
+    found: list[NDArray[np.int64]] = []
+    count = position = 0
+    while position < last and count < RUN_RECORD_COUNT:
+        starts, end = _chain_of_records(data, position, min(position + _BLOCK_SIZE, last))
+        if not len(starts):
             break
-        size, magic = unpack(data, position)
-        end = position + size
-        if (magic != v1 and magic != v2) or size < smallest or end > size_limit:
-            break
-        append(position)
+        found.append(starts)
+        count += len(starts)
         position = end
-    return positions, position
+    bounds = np.concatenate([*found, np.array([position])])
+    return bounds[: RUN_RECORD_COUNT + 1]
 
 
-def _follow_entries(data: memoryview, stop: int) -> tuple[list[int], int]:
+def _chain_of_records(
+    data: NDArray[np.uint8], start: int, stop: int
+) -> tuple[NDArray[np.int64], int]:
+    """The records that follow one another from ``start`` on and begin in front of ``stop``.
+
+    Going from each to the next in Python takes longer than all that is done with them then. So
+    magic numbers are looked for, in bodies they occur too, and of the places with one those are
+    kept that the chain of sizes reaches.
+    """
+    magics = data[start + _MAGIC_POSITION : stop + _MAGIC_POSITION + 1]
+    places = start + np.flatnonzero((magics[:-1] == _MAGIC[0]) & (magics[1:] == _MAGIC[1]))
+    prefixes = items_at(data, places, RECORD_PREFIX.itemsize).view(RECORD_PREFIX)
+    sizes = prefixes["total_size"].astype(np.int64)
+    is_record = (prefixes["magic"] == layout.MAGIC_V1) | (prefixes["magic"] == layout.MAGIC_V2)
+    is_record &= (sizes >= layout.MIN_RECORD_SIZE) & (places + sizes <= len(data))
+    starts, ends = places[is_record], (places + sizes)[is_record]
+    if not len(starts) or starts[0] != start:
+        return starts[:0], start
+    if not (starts[1:] == ends[:-1]).all():
+        reached = _reached(starts.tolist(), ends.tolist())
+        starts, ends = starts[reached], ends[reached]
+    return starts, int(ends[-1])
+
+
+def _reached(starts: list[int], ends: list[int]) -> list[int]:
+    """Which places are reached from the first one, each beginning where the one before ends."""
+    reached, end = [0], ends[0]
+    for index in range(1, len(starts)):
+        if starts[index] == end:
+            reached.append(index)
+            end = ends[index]
+    return reached
+
+
+def _follow_entries(data: memoryview, stop: int) -> NDArray[np.int64]:
     """Like :func:`_follow_records`, for the entries of a DLedger log."""
     header = layout.DLEDGER_ENTRY_HEADER.itemsize
-    positions: list[int] = []
-    position = 0
-    while position < stop and len(positions) < RUN_RECORD_COUNT:
+    bounds = [0]
+    while bounds[-1] < stop and len(bounds) <= RUN_RECORD_COUNT:
+        position = bounds[-1]
         if position + header + PREFIX.size > len(data):
             break
         kind, entry_size = layout.DLEDGER_PREFIX.unpack_from(data, position)
@@ -187,9 +224,8 @@ def _follow_entries(data: memoryview, stop: int) -> tuple[list[int], int]:
             break
         if size < layout.MIN_RECORD_SIZE or position + entry_size > len(data):
             break
-        positions.append(position)
-        position += entry_size
-    return positions, position
+        bounds.append(position + entry_size)
+    return np.array(bounds, np.int64)
 
 
 def _is_filler(data: memoryview, position: int, header: int) -> bool:
