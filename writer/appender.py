@@ -16,7 +16,7 @@ from rmqlog.commitlog_format.hashing import java_hashes
 from rmqlog.commitlog_format.layout import SysFlag
 from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer import rules
-from rmqlog.writer.dispatch import DispatchBatch
+from rmqlog.writer.dispatch import DispatchBatch, find_queues
 from rmqlog.writer.draft import Draft
 from rmqlog.writer.log_files import LogFiles
 from rmqlog.writer.placement import Placement, physical_offsets, place_records
@@ -101,7 +101,7 @@ class Appender:
         With ``client_batch`` all records will lie in one segment.
         """
         timestamp = max(now_ms, self.last_timestamp_ms, 1)
-        queues, queue_codes = draft_queues(draft)
+        queues, queue_codes = find_queues(draft.topics, draft.topic_codes, draft.queue_id)
         queue_offset = queue_offsets(queue_codes, list(map(self.next_offset, queues)))
         records = draft_records(draft, self.store_host, queue_offset, timestamp)
         sizes = records.total_sizes()
@@ -157,15 +157,6 @@ class Appender:
         self.last_timestamp_ms = timestamp_ms
 
 
-def draft_queues(draft: Draft) -> tuple[list[QueueKey], NDArray[np.int32]]:
-    """The queues of a draft, and each row's position among them."""
-    width = int(draft.queue_id.max(initial=0)) + 1
-    sparse = draft.topic_codes.astype(np.int64) * width + draft.queue_id
-    present, codes = _dense(sparse, len(draft.topics) * width)
-    queues = [QueueKey(draft.topics[code // width], code % width) for code in present.tolist()]
-    return queues, codes
-
-
 def queue_offsets(codes: NDArray[np.int32], starts: Sequence[int]) -> NDArray[np.int64]:
     """The queue offset of each row, where each queue goes on at its own start."""
     # Rows in the order of their queues, log order within each: a row's rank in its queue is
@@ -212,21 +203,6 @@ def tags_codes(draft: Draft, timestamp: int) -> NDArray[np.int64]:
     if due.any():
         codes[due] = timestamp + draft.due_delay_ms[due]
     return codes
-
-
-def _dense(
-    codes: NDArray[np.int64], limit: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The distinct codes, ascending, and each row's position among them."""
-    if limit > 4 * len(codes) + 1024:
-        present, dense = np.unique(codes, return_inverse=True)
-        return present, dense.astype(np.int32)
-    is_present = np.zeros(limit, np.bool_)
-    is_present[codes] = True
-    present = np.flatnonzero(is_present)
-    positions = np.empty(limit, np.int32)
-    positions[present] = np.arange(len(present), dtype=np.int32)
-    return present, positions[codes]
 
 
 def _narrow(codes: NDArray[np.int32], count: int) -> NDArray[np.int32] | NDArray[np.int16]:

@@ -64,6 +64,33 @@ class DispatchBatch:
         return int(self.physical_offset[-1] + self.size[-1])
 
 
+def find_queues(
+    topics: Sequence[str], topic_codes: NDArray[np.int32], queue_ids: NDArray[np.int32]
+) -> tuple[list[QueueKey], NDArray[np.int32]]:
+    """The queues of rows with these topics and queue ids, and each row's position among them."""
+    low = int(queue_ids.min(initial=0))
+    width = int(queue_ids.max(initial=0)) - low + 1
+    sparse = topic_codes.astype(np.int64) * width + queue_ids - low
+    present, codes = _dense(sparse, len(topics) * width)
+    queues = [QueueKey(topics[code // width], code % width + low) for code in present.tolist()]
+    return queues, codes
+
+
+def _dense(
+    codes: NDArray[np.int64], limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The distinct codes, ascending, and each row's position among them."""
+    if limit > 4 * len(codes) + 1024:
+        present, dense = np.unique(codes, return_inverse=True)
+        return present, dense.astype(np.int32)
+    is_present = np.zeros(limit, np.bool_)
+    is_present[codes] = True
+    present = np.flatnonzero(is_present)
+    positions = np.empty(limit, np.int32)
+    positions[present] = np.arange(len(present), dtype=np.int32)
+    return present, positions[codes]
+
+
 class Dispatcher:
     """Brings queues and index up to date with the log, batch by batch, in log order."""
 

@@ -22,7 +22,7 @@ from rmqlog.commitlog_format.log_walk import LogEnd, LogWalk
 from rmqlog.commitlog_format.message import Message
 from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.store_files import QueueKey
-from rmqlog.writer.dispatch import DispatchBatch, Dispatcher
+from rmqlog.writer.dispatch import DispatchBatch, Dispatcher, find_queues
 from rmqlog.writer.settings import StoreSettings
 
 _COLUMNS = (
@@ -96,14 +96,11 @@ def _batches(
 
 def _dispatch_batch(columns: pa.RecordBatch) -> DispatchBatch:
     topics, topic_codes = dictionary_codes(columns["topic"])
-    queue_id = columns["queueId"].to_numpy()
-    pairs = (topic_codes.astype(np.int64) << 32) | queue_id.astype(np.int64)
-    present, queue_codes = np.unique(pairs, return_inverse=True)
-    queues = [QueueKey(topics[pair >> 32], pair & 0xFFFFFFFF) for pair in present.tolist()]
+    queues, queue_codes = find_queues(topics, topic_codes, columns["queueId"].to_numpy())
     timestamps = columns["storeTimestamp"].view(pa.int64()).to_numpy() // _MICROSECONDS
     return DispatchBatch(
         queues=queues,
-        queue_codes=queue_codes.astype(np.int32),
+        queue_codes=queue_codes,
         queue_offset=columns["queueOffset"].to_numpy(),
         physical_offset=columns["commitLogOffset"].to_numpy(),
         size=columns["storeSize"].to_numpy().astype(np.int64),

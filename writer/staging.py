@@ -27,8 +27,8 @@ from rmqlog.commitlog_format.errors import RuleViolationError, StoreError
 from rmqlog.commitlog_format.hashing import java_hashes
 from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer import rules
-from rmqlog.writer.appender import draft_queues, draft_records, tags_codes
-from rmqlog.writer.dispatch import DispatchBatch, index_entries
+from rmqlog.writer.appender import draft_records, tags_codes
+from rmqlog.writer.dispatch import DispatchBatch, find_queues, index_entries
 from rmqlog.writer.draft import Draft, Drafter
 from rmqlog.writer.message_columns import (
     ANY_QUEUE,
@@ -127,7 +127,7 @@ class StagingWriter:
         records = draft_records(draft, self._host, np.zeros(len(draft), np.int64), 0)
         sizes = records.total_sizes()
         rules.check_record_sizes(sizes, plan.settings)
-        queues, codes = draft_queues(draft)
+        queues, codes = find_queues(draft.topics, draft.topic_codes, draft.queue_id)
         hash_counts, hashes = _index_hashes(draft, queues, codes, plan.settings)
         rows = np.empty(len(draft), layout.STAGED_ROW)
         rows["size"] = sizes
