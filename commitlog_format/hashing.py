@@ -33,7 +33,7 @@ def java_hash(text: str) -> int:
     else:
         units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     # The sum of units times powers of 31, in C; Horner's scheme would be a loop in Python.
-    value = sum(map(mul, units, _weights(len(units)))) % _MODULUS
+    value: int = sum(map(mul, units, _weights(len(units)))) % _MODULUS
     return value - _MODULUS if value >= _MODULUS // 2 else value
 
 

@@ -74,13 +74,13 @@ class _UniformPairs:
         if first is None:
             return None
         names, is_closed = first
-        splits = np.flatnonzero(data == NAME_VALUE_SEPARATOR)
+        all_splits = np.flatnonzero(data == NAME_VALUE_SEPARATOR)
         end_count = np.count_nonzero(data == PROPERTY_SEPARATOR)
-        if len(splits) != row_count * len(names):
+        if len(all_splits) != row_count * len(names):
             return None
         if end_count != row_count * (len(names) - 1 + is_closed):
             return None
-        splits = splits.reshape(row_count, len(names))
+        splits = all_splits.reshape(row_count, len(names))
         row_starts, row_ends = bounds[:-1], bounds[1:]
         if not (splits[:, 0] - len(names[0]) == row_starts).all():
             return None
