@@ -15,6 +15,7 @@ from rmqlog.spark_datasource.request import Request, parse_request
 from rmqlog.spark_datasource.row_filters import RowFilter
 from rmqlog.spark_datasource.schema import arrow_schema, field_metadata
 from rmqlog.spark_datasource.snapshots import find_snapshot, limits_of, open_new, open_pinned
+from rmqlog.spark_datasource.worker_memory import fit_to_worker
 
 
 class RmqlogReader(DataSourceReader):
@@ -57,6 +58,6 @@ def piece_reader(request: Request, schema: pa.Schema) -> PieceReader:
     """The reader of a request's pieces."""
     options = request.options
     return PieceReader(
-        schema, RowFilter.of(request), read_policy(options), limits_of(options),
+        schema, RowFilter.of(request), read_policy(options), fit_to_worker(limits_of(options)),
         explode=bool(options["explodeKeys"]),
     )

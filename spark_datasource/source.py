@@ -20,8 +20,6 @@ from rmqlog.spark_datasource.schema import (
     message_types,
     schema_of,
 )
-from rmqlog.spark_datasource.sink import RmqlogWriter
-from rmqlog.spark_datasource.sink_plan import plan_write
 from rmqlog.spark_datasource.snapshots import SNAPSHOT_KEY, open_new
 from rmqlog.spark_datasource.topics import check_topics_exist
 
@@ -61,6 +59,10 @@ class RmqlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer of a frame, all of whose columns and options were checked."""
+        # Workers that read start sooner, and in less memory, without it.
+        from rmqlog.spark_datasource.sink import RmqlogWriter
+        from rmqlog.spark_datasource.sink_plan import plan_write
+
         plan = plan_write(self.options, schema, overwrite=overwrite)
         return RmqlogWriter(plan)
 
