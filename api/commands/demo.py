@@ -12,7 +12,7 @@ import typer
 
 from rmqlog.commands.guard import UsageError
 from rmqlog.commands.output import print_line
-from rmqlog.commands.spark_session import spark_session
+from rmqlog.commands.spark_session import require_java, spark_session
 from rmqlog.demo.job import run_step, spark_settings, steps, warm_up, write_back
 from rmqlog.demo.plots import draw_plots
 from rmqlog.demo.shop import LAGGING_GROUP, Shop, make_shop
@@ -39,6 +39,7 @@ def demo(
     that lags. The store stays for you to try the other commands on; another run replaces it.
     """
     begun = time.perf_counter()
+    require_java()
     directory = Path(target)
     path = _fresh_store_path(directory)
     print_line(f"Making a shop's day: {messages:,} messages in {path}")
@@ -89,5 +90,7 @@ def _print_end(shop: Shop, plots: list[Path], seconds: float) -> None:
         f"rmqlog pending {shop.path} | tail",
         f"rmqlog groups {shop.path} {LAGGING_GROUP}",
         f"rmqlog verify {shop.path}",
+        f"rmqlog sql {shop.path} 'SHOW TABLES'",
     ):
         print_line(f"  {line}")
+    print_line("\nand the notebooks in notebooks/, each a story from a question to a plot.")

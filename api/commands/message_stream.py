@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
+from rich.cells import cell_len
+
 from rmqlog.commands.output import (
     body_fields,
     body_preview,
@@ -28,6 +30,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TIME_SLACK_MS = 60_000
 _LINE_WIDTH = 80
 _PREVIEW_WIDTH_MIN = 16
+#: Beside a name of usual length.
+_FIELD_PREVIEW_WIDTH = 48
 #: Shown under names of their own.
 _KNOWN_PROPERTIES = frozenset({"TAGS", "KEYS", "UNIQ_KEY"})
 _TIME_COLUMNS = ("bornTimestamp", "storeTimestamp")
@@ -100,7 +104,7 @@ def row_as_json(row: Row, zone: tzinfo | None, *, whole_body: bool) -> Row:
 
 
 def row_as_line(row: Row, zone: tzinfo | None, *, whole_body: bool) -> str:
-    """A message on one line of at most 80 columns, unless its body is wanted whole."""
+    """A message on one line of 80 columns, unless its keys are long or its body wanted whole."""
     parts = [
         format_time(milliseconds(row["storeTimestamp"]), zone),
         f"{row['queueId']}:{row['queueOffset']}",
@@ -108,9 +112,8 @@ def row_as_line(row: Row, zone: tzinfo | None, *, whole_body: bool) -> str:
         row["keys"] or "-",
     ]
     line = "  ".join(map(printable, parts))
-    body = row["body"]
-    room = len(body) if whole_body else max(_PREVIEW_WIDTH_MIN, _LINE_WIDTH - len(line) - 3)
-    return f"{line}  {body_preview(body, max(room, 1))}".rstrip()
+    room = max(_PREVIEW_WIDTH_MIN, _LINE_WIDTH - cell_len(line) - 2)
+    return f"{line}  {body_preview(row['body'], None if whole_body else room)}".rstrip()
 
 
 def print_message(row: Row, zone: tzinfo | None, *, whole_body: bool) -> None:
@@ -131,7 +134,8 @@ def print_message(row: Row, zone: tzinfo | None, *, whole_body: bool) -> None:
                  f"at {row['bornHost']}"),
         ("retries", str(row["reconsumeTimes"]) if row["reconsumeTimes"] else None),
         *((name, value) for name, value in row["properties"] if name not in _KNOWN_PROPERTIES),
-        ("body", f"{len(body)} bytes: {body_preview(body, len(body) if whole_body else 60)}"),
+        ("body", f"{len(body)} bytes: "
+                 f"{body_preview(body, None if whole_body else _FIELD_PREVIEW_WIDTH)}"),
     ]
     print_fields(
         [(printable(name), printable(text)) for name, text in known if text is not None], "  "

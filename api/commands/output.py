@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import codecs
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,13 +12,15 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rmqlog.commands.guard import UsageError
 
-PREVIEW_SIZE = 60
+PREVIEW_WIDTH = 60
+_CHARACTER_SIZE_MAX = 4
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 #: What a terminal would act upon, and what would break a line.
@@ -161,16 +165,24 @@ def printable(text: str) -> str:
     return text.translate(_UNPRINTABLE)
 
 
-def body_preview(body: bytes, size: int = PREVIEW_SIZE) -> str:
-    """The start of a body: as text if it is text, else in hex."""
-    head = body[:size]
+def body_preview(body: bytes, width: int | None = PREVIEW_WIDTH) -> str:
+    """The start of a body in so many columns, all of it for ``None``: as text, else in hex."""
+    head = body if width is None else body[: width * _CHARACTER_SIZE_MAX]
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         # A character that the cut went through is no damage.
-        text = printable(head.decode("utf-8", "strict" if len(body) <= size else "ignore"))
+        text = printable(decoder.decode(head, final=len(head) == len(body)))
     except UnicodeDecodeError:
-        text = head[: size // 3].hex(" ")
-        head = head[: size // 3]
-    return text if len(head) == len(body) else f"{text}…"
+        text = head.hex(" ")
+    if width is None or (len(head) == len(body) and cell_len(text) <= width):
+        return text
+    return f"{_first_columns(text, width - 1)}…"
+
+
+def _first_columns(text: str, width: int) -> str:
+    """As much of a text as fits into so many columns."""
+    ends = itertools.accumulate(map(cell_len, text))
+    return text[: sum(1 for _ in itertools.takewhile(lambda end: end <= width, ends))]
 
 
 def body_fields(body: bytes, *, is_whole: bool) -> dict[str, Any]:

@@ -23,6 +23,13 @@ _SETTINGS = {
 }
 
 
+def require_java() -> None:
+    """Raise unless there is a Java that Spark can use."""
+    java = check_java()
+    if not java.is_fine:
+        raise MachineError(f"{java.fix} (found: {java.found})")
+
+
 @contextmanager
 def spark_session(
     path: str | None = None, settings: Mapping[str, str] | None = None
@@ -35,9 +42,7 @@ def spark_session(
 
     from rmqlog.session import session
 
-    java = check_java()
-    if not java.is_fine:
-        raise MachineError(f"{java.fix} (found: {java.found})")
+    require_java()
     try:
         with _silenced_java() as said:
             spark = session(path, settings={**_SETTINGS, **(settings or {})})

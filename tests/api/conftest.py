@@ -45,7 +45,7 @@ def run_as_program(*arguments: object, **variables: str) -> Answer:
     """Run a command as users do, in a process of its own, without a terminal."""
     result = subprocess.run(
         [sys.executable, "-c", "from rmqlog.cli import main; main()", *map(str, arguments)],
-        capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=580, stdin=subprocess.DEVNULL,
         env={**os.environ, "TZ": "UTC", "COLUMNS": "80", **variables}, check=False,
     )
     return Answer(result.returncode, result.stdout, result.stderr)
