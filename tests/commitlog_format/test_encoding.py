@@ -16,6 +16,7 @@ from rmqlog.commitlog_format.checksum import body_crc
 from rmqlog.commitlog_format.encoding import (
     ByteColumn,
     RecordColumns,
+    dictionary_codes,
     encode_properties,
     encode_property_map,
     encode_records,
@@ -226,3 +227,24 @@ def test_a_map_column_becomes_one_string_for_each_row() -> None:
 
 def test_the_filler_of_a_segment_is_what_is_left_and_the_blank_magic() -> None:
     assert filler(100) == bytes.fromhex("00000064cbd43194")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["same"] * 5, ["same", "same", "sane"], ["a", "bb", "a"], ["", ""], ["one"], [],
+        ["ab", "ba", "ab"], ["\u00e4", "\u00e4"],
+    ],
+)
+def test_the_codes_of_a_column_lead_back_to_its_values(values: list[str]) -> None:
+    column = pa.array(values, pa.string())
+    forms = (column, column.dictionary_encode(), column.cast(pa.large_string()))
+    for array in (*forms, pa.array(["x", *values, "y"]).slice(1, len(values))):
+        found, codes = dictionary_codes(array)
+        assert [found[code] for code in codes] == values
+        assert sorted(found) == sorted(set(found))
+
+
+def test_numbers_have_codes_too() -> None:
+    found, codes = dictionary_codes(pa.array([7, 7, 8], pa.int32()))
+    assert [found[code] for code in codes] == [7, 7, 8]
