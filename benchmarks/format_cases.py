@@ -21,9 +21,9 @@ from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.segment import FileQueue, Window
 from rmqlog.commitlog_format.store import Store
 
-_ALL_COLUMNS = tuple(name for name in MESSAGE_COLUMNS if name != "brokerName")
+ALL_COLUMNS = tuple(name for name in MESSAGE_COLUMNS if name != "brokerName")
 _NO_PROPERTIES = tuple(
-    name for name in _ALL_COLUMNS
+    name for name in ALL_COLUMNS
     if name not in {"properties", "tags", "keys", "uniqKey", "tagsCode"}
 )
 _FIXED_COLUMNS = (
@@ -38,7 +38,7 @@ def _decode_store(workspace: Workspace) -> Path:
     return workspace.make("decode", lambda path: write_store(path, count, properties=3))
 
 
-def _runs(path: Path) -> Runs:
+def record_runs(path: Path) -> Runs:
     """The records of the first segment in batches: finding them is not part of decoding."""
     store = Store(str(path))
     end = min(store.end, store.log.files.files[0].end)
@@ -49,7 +49,7 @@ def _runs(path: Path) -> Runs:
     return found
 
 
-def _decode(runs: Runs, columns: Sequence[str], *, check_crc: bool = False) -> int:
+def decode_runs(runs: Runs, columns: Sequence[str], *, check_crc: bool = False) -> int:
     decoder = RecordDecoder(columns, check_crc=check_crc)
     return sum(
         decoder.decode(window.data, window.start, offsets).num_rows for window, offsets in runs
@@ -59,7 +59,7 @@ def _decode(runs: Runs, columns: Sequence[str], *, check_crc: bool = False) -> i
 def _against_java(check_crc: bool) -> Case:
     def prepare(workspace: Workspace) -> Pair:
         path = _decode_store(workspace)
-        runs = _runs(path)
+        runs = record_runs(path)
         segment = min((path / "commitlog").iterdir())
         warm_up = iter([5000])
 
@@ -74,10 +74,10 @@ def _against_java(check_crc: bool) -> Case:
         counted: list[int] = []
 
         def check() -> None:
-            assert counted[0] == _decode(runs, ("queueId",))
+            assert counted[0] == decode_runs(runs, ("queueId",))
 
         return Pair(
-            timed(lambda: _decode(runs, _ALL_COLUMNS, check_crc=check_crc)), reference, check,
+            timed(lambda: decode_runs(runs, ALL_COLUMNS, check_crc=check_crc)), reference, check,
             {"records": sum(len(offsets) for _, offsets in runs)},
         )
 
@@ -90,9 +90,9 @@ def _against_java(check_crc: bool) -> Case:
 
 def _against_full_width(name: str, columns: Sequence[str], goal: float) -> Case:
     def prepare(workspace: Workspace) -> Pair:
-        runs = _runs(_decode_store(workspace))
+        runs = record_runs(_decode_store(workspace))
         return Pair(
-            timed(lambda: _decode(runs, columns)), timed(lambda: _decode(runs, _ALL_COLUMNS))
+            timed(lambda: decode_runs(runs, columns)), timed(lambda: decode_runs(runs, ALL_COLUMNS))
         )
 
     return Case(f"decode, {name}", "the same records at full width", goal, prepare)
