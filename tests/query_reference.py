@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from random_records import message_row
+
 from rmqlog.commitlog_format.inner_batch import expand
 from rmqlog.commitlog_format.message import Message, decode_message
 
@@ -89,30 +91,8 @@ def _units(path: Path) -> Iterator[tuple[str, int, dict[str, int]]]:
 
 
 def _row(message: Message, broker_name: str) -> Row:
-    return {
-        "brokerName": broker_name,
-        "topic": message.topic,
-        "queueId": message.queue_id,
-        "queueOffset": message.queue_offset,
-        "msgId": message.msg_id,
-        "uniqKey": message.uniq_key,
-        "tags": message.tags,
-        "keys": message.keys,
-        "body": message.body,
-        "properties": dict(message.properties),
-        "flag": message.flag,
-        "sysFlag": message.sys_flag,
-        "bornTimestamp": message.born_timestamp_ms * 1000,
-        "bornHost": message.born_host,
-        "storeTimestamp": message.store_timestamp_ms * 1000,
-        "storeHost": message.store_host,
-        "reconsumeTimes": message.reconsume_times,
-        "preparedTransactionOffset": message.prepared_transaction_offset,
-        "commitLogOffset": message.commit_log_offset,
-        "storeSize": message.store_size,
-        "bodyCrc": message.body_crc,
-        "tagsCode": message.tags_code,
-    }
+    row = message_row(message)
+    return {"brokerName": broker_name, **row, "properties": dict(row["properties"])}
 
 
 def explode(rows: Iterable[Row]) -> list[Row]:

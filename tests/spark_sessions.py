@@ -22,16 +22,16 @@ SETTINGS = {
 @contextmanager
 def fresh_session(warehouse: Path) -> Iterator[SparkSession]:
     """A session as ``rmqlog.session()`` builds it, in a Java process of its own."""
-    _end_java()
+    end_java()
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(warehouse)}
     session = rmqlog.session(master="local[2]", settings=settings)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
-    _end_java()
+    end_java()
 
 
-def _end_java() -> None:
+def end_java() -> None:
     """End a Java process of other tests: the jar can only be given to a new one."""
     running = SparkSession.getActiveSession()
     if running is not None:

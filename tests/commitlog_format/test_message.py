@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 from golden_stores import GOLDEN_NAMES, GoldenStore, expected_row
+from random_records import PLAIN_RECORD
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.address import parse_host
-from rmqlog.commitlog_format.checksum import body_crc, encode_property_crc, property_crc
+from rmqlog.commitlog_format.checksum import encode_property_crc, property_crc
 from rmqlog.commitlog_format.errors import (
     ChecksumError,
     CorruptRecordError,
@@ -51,24 +52,7 @@ M3 = bytes.fromhex(
 
 def m2_record() -> Record:
     """The fields of vector M2."""
-    return Record(
-        magic=layout.MAGIC_V1,
-        body_crc=body_crc(b"Hello"),
-        queue_id=1,
-        flag=7,
-        queue_offset=5,
-        physical_offset=1000,
-        sys_flag=0,
-        born_timestamp=1700000000123,
-        born_host=parse_host("10.1.2.3:45678"),
-        store_timestamp=1700000001000,
-        store_host=parse_host("192.168.0.10:10911"),
-        reconsume_times=2,
-        prepared_transaction_offset=0,
-        body=b"Hello",
-        topic=b"TopicTest",
-        properties=b"KEYS\x01k1\x02TAGS\x01TagA\x02",
-    )
+    return replace(PLAIN_RECORD, physical_offset=1000)
 
 
 def test_the_minimal_vector_decodes() -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import probe_source
 import pytest
 from probe_store import ProbeStore
-from pyspark import SparkContext, cloudpickle
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
+from spark_sessions import end_java
 
 JAR = Path(__file__).resolve().parents[3] / "spark_datasource" / "bridge" / "rmqlog-bridge.jar"
 
@@ -19,16 +20,7 @@ JAR = Path(__file__).resolve().parents[3] / "spark_datasource" / "bridge" / "rmq
 @pytest.fixture(scope="package")
 def java() -> None:
     """Ends the Java process of other tests: the jar can only be given to a new one."""
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        running.stop()
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
-        SparkContext._gateway = None
-        SparkContext._jvm = None
+    end_java()
 
 
 @pytest.fixture(scope="module")
