@@ -75,6 +75,9 @@ def export(
     zone = parse_zone(tz)
     if os.path.lexists(target):
         raise UsageError(f"{target} exists already")
+    parent = os.path.dirname(target.rstrip("/")) or "."
+    if not os.path.isdir(parent):
+        raise UsageError(f"no such directory: {parent}")
     opened = open_store(store, commit_log)
     since_ms = None if since is None else parse_time(since, zone)
     until_ms = None if until is None else parse_time(until, zone)

@@ -54,7 +54,7 @@ def cat(
     store: StoreArgument,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="System topics too.")],
     queue: Annotated[int | None, typer.Option("--queue", "-q", help="Only this queue.")] = None,
-    offset: Annotated[int | None, typer.Option(help="Begin at this queue offset.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Begin at this queue offset.")] = None,
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only what was stored then or later.")
     ] = None,

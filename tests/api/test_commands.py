@@ -340,6 +340,7 @@ def test_expire_removes_what_its_dry_run_named(run: Run, copied: Path) -> None:
         ("find", "STORE", "--key", "a", "--id", "b"),
         ("hexdump", "STORE", "somewhere"),
         ("groups", "STORE", "no-such-group"),
+        ("export", "STORE", "orders", "--to", "no-such-directory/x.parquet"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_code_2(
