@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,9 +44,19 @@ def standalone_cluster(folder: Path, hosts: Sequence[str]) -> Iterator[str]:
                 started.append(subprocess.Popen(
                     [str(_SPARK_CLASS), *command], env=environment, stdout=log, stderr=log
                 ))
+        _await_workers(started, folder / "daemon-0.log", len(hosts))
         yield address
     finally:
         for process in reversed(started):
             process.terminate()
         for process in started:
             process.wait(60)
+
+
+def _await_workers(
+    started: Sequence[subprocess.Popen[bytes]], master_log: Path, count: int
+) -> None:
+    """Wait until the master knows its workers: a driver that comes too early gives up."""
+    while master_log.read_text(errors="replace").count("Registering worker") < count:
+        assert all(process.poll() is None for process in started), master_log.read_text()
+        time.sleep(0.1)
