@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +12,7 @@ import typer
 from rmqlog.commands.guard import UsageError, findings
 from rmqlog.commands.output import (
     body_preview,
+    parse_zone,
     print_json,
     print_line,
     print_note,
@@ -50,6 +51,7 @@ def sql(
 
     from rmqlog.commands.spark_session import spark_session
 
+    zone = parse_zone(tz)
     StoreSet.open(store)  # a store that cannot be read is said at once, not after Spark's start
     settings = {} if tz is None else {"spark.sql.session.timeZone": tz}
     with spark_session(store, settings) as spark:
@@ -61,7 +63,7 @@ def sql(
             if as_json:
                 _print_json_rows(frame)
             else:
-                _print_rows(frame, rows)
+                _print_rows(frame, rows, zone)
         except PySparkException as error:
             raise UsageError(_first_sentence(str(error))) from None
 
@@ -83,7 +85,7 @@ def _print_json_rows(frame: DataFrame) -> None:
         print_line(row["json"])
 
 
-def _print_rows(frame: DataFrame, count: int) -> None:
+def _print_rows(frame: DataFrame, count: int, zone: tzinfo | None) -> None:
     with progress_bar("Spark is running"):
         table = frame.limit(count + 1).toArrow()
     shown = table.slice(0, count)
@@ -91,7 +93,7 @@ def _print_rows(frame: DataFrame, count: int) -> None:
     print_table(
         [f">{name}" if _is_number(values) else name
          for name, values in zip(shown.column_names, columns, strict=True)],
-        [[_cell(value) for value in values] for values in zip(*columns, strict=True)],
+        [[_cell(value, zone) for value in values] for values in zip(*columns, strict=True)],
     )
     if table.num_rows > count:
         print_line(f"… and more rows: --rows N shows N, --json all (here are {count})")
@@ -106,13 +108,14 @@ def _is_number(values: list[Any]) -> bool:
     )
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, zone: tzinfo | None) -> str:
     if value is None:
         return "-"
     if isinstance(value, bytes):
         return body_preview(value)
     if isinstance(value, datetime):
-        return value.isoformat(" ", "milliseconds")
+        moment = value if value.tzinfo is None else value.astimezone(zone)
+        return moment.isoformat(" ", "milliseconds")
     if isinstance(value, float):
         return f"{value:.6g}"
     return printable(str(value))
