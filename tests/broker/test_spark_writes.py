@@ -159,7 +159,7 @@ def live_through(line: Line, start_broker: StartBroker, spark: SparkSession, sto
     expired_log = log_bounds(store)
     expired = serve(line, start_broker, store, extended_topics=("orders", "gone"))
     jobs.write(AGAIN)
-    continued = look_at(store)
+    continued = look_at(line, store)
     last = start_broker(line, store, SETTINGS)
     pulled_again = last.pull(continued.bounds)
     last.kill()
@@ -182,17 +182,15 @@ def expire_oldest(store: Path) -> None:
     run_command("expire", store, "--hours", RESERVED_HOURS, "--yes", "--json")
 
 
-def test_a_broker_serves_a_store_that_one_job_wrote(
-    life: Life, line: Line, comparisons: Comparisons
-) -> None:
-    assert_served(life.one_job, comparisons, line, "Spark, one job")
+def test_a_broker_serves_a_store_that_one_job_wrote(life: Life, comparisons: Comparisons) -> None:
+    assert_served(life.one_job, comparisons, "Spark, one job")
     assert len(life.one_job.found[("orders", HOT_KEY)]) == HOT_COUNT
 
 
 def test_a_broker_serves_what_many_jobs_added_to_what_it_left(
     life: Life, line: Line, comparisons: Comparisons
 ) -> None:
-    assert_served(life.many_jobs, comparisons, line, "Spark, many jobs")
+    assert_served(life.many_jobs, comparisons, "Spark, many jobs")
     assert len(life.many_jobs.found[("orders", HOT_KEY)]) == 2 * HOT_COUNT
     only_5 = {"V2 record", "retry"} if line == LINE_5 else set()
     assert features_in(life.many_jobs.written) == FEATURES_OF_FRAMES | only_5
@@ -208,10 +206,8 @@ def test_the_jobs_rolled_over_many_segments(life: Life) -> None:
     assert end > 3 * int(SMALL_FILES["mappedFileSizeCommitLog"])
 
 
-def test_a_broker_serves_what_expire_left(
-    life: Life, line: Line, comparisons: Comparisons
-) -> None:
-    assert_served(life.expired, comparisons, line, "after expire")
+def test_a_broker_serves_what_expire_left(life: Life, comparisons: Comparisons) -> None:
+    assert_served(life.expired, comparisons, "after expire")
     start, _ = life.expired_log
     assert start == EXPIRED_SEGMENT_COUNT * int(SMALL_FILES["mappedFileSizeCommitLog"])
     assert any(first > 0 for first, _ in life.expired.bounds.values())

@@ -128,7 +128,7 @@ def live_through(line: Line, start_broker: StartBroker, driver: JavaDriver, stor
     )
     with StoreWriter(store, settings_for(line)) as writer:
         writer.append(batch_of(AGAIN))
-    seen.before_second = look_at(store)
+    seen.before_second = look_at(line, store)
     second = start_broker(line, store, SETTINGS)
     seen.pulled_again = second.pull(seen.continued.bounds)
     second.kill()
@@ -174,9 +174,9 @@ def _watch(broker: RealBroker, store: Path, seen: Life) -> None:
 
 
 def test_a_broker_serves_all_that_we_wrote_and_recovered(
-    life: Life, line: Line, comparisons: Comparisons
+    life: Life, comparisons: Comparisons
 ) -> None:
-    assert_served(life.first, comparisons, line, "StoreWriter and recover")
+    assert_served(life.first, comparisons, "StoreWriter and recover")
     assert len(life.first.found[("orders", HOT_KEY)]) == HOT_COUNT
 
 
