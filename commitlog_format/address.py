@@ -31,7 +31,9 @@ _MAX_KEPT_HOSTS = 1 << 16
 #: Two bytes as they are read, from left to right.
 _TWO_BYTES = np.dtype(np.uint16).newbyteorder(">")
 #: The four hex digits of every 16-bit number, as one 32-bit word each.
-_HEX_WORDS = np.frombuffer("".join(f"{n:04X}" for n in range(1 << 16)).encode(), np.uint32)
+_HEX_WORDS = np.frombuffer(
+    np.arange(1 << 16, dtype=">u2").tobytes().hex().upper().encode(), np.uint32
+)
 
 
 def format_host(host: bytes) -> str:
