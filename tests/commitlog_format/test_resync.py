@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def damage(path: Path, offset: int, size: int = 8) -> None:
 def test_it_goes_on_at_the_record_behind_the_damaged_one(tmp_path: Path) -> None:
     path = BUILT.write(tmp_path)
     log = Store(str(path)).log
-    for victim, following in zip(RECORDS[2:9], RECORDS[3:10], strict=True):
+    for victim, following in pairwise(RECORDS[2:10]):
         damage(path, victim.physical_offset)
         found = next_sound_position(log, victim.physical_offset, SEGMENT_SIZE)
         assert found == following.physical_offset
@@ -88,5 +89,5 @@ def test_in_a_dledger_log_it_goes_on_at_the_entry_of_the_record(
     header = log.entry_header_size(offsets[5])
 
     assert header > 0
-    for here, following in zip(offsets[5:10], offsets[6:11], strict=True):
+    for here, following in pairwise(offsets[5:11]):
         assert next_sound_position(log, here - header, log.end) == following - header
