@@ -31,7 +31,7 @@ _TIME_SLACK_MS = 60_000
 _LINE_WIDTH = 80
 _PREVIEW_WIDTH_MIN = 16
 #: Beside a name of usual length.
-_FIELD_PREVIEW_WIDTH = 48
+_FIELD_PREVIEW_WIDTH = 52
 #: Shown under names of their own.
 _KNOWN_PROPERTIES = frozenset({"TAGS", "KEYS", "UNIQ_KEY"})
 _TIME_COLUMNS = ("bornTimestamp", "storeTimestamp")
