@@ -92,14 +92,17 @@ def by_queue(rows: Iterable[Row]) -> QueueRows:
 
 
 def opened_queue_rows(opened: Mapping[str, Any]) -> QueueRows:
-    """What RocketMQ's own DefaultMessageStore found, with the tagsCode of the units."""
+    """What RocketMQ's own DefaultMessageStore found, with the tagsCode of the units.
+
+    Units whose record has expired are left out.
+    """
     assert "error" not in opened
-    queues = pulled_queue_rows(opened["queues"])
-    for queue in opened["queues"]:
-        rows = queues.get((queue["topic"], queue["queueId"]), [])
-        for row, (_, _, _, tags_code) in zip(rows, queue["units"], strict=True):
-            row["tagsCode"] = tags_code
-    return queues
+    return by_queue(
+        {**java_row(message), "tagsCode": tags_code}
+        for queue in opened["queues"]
+        for (_, _, _, tags_code), message in zip(queue["units"], queue["messages"], strict=True)
+        if message is not None
+    )
 
 
 def pulled_queue_rows(queues: Iterable[Mapping[str, Any]]) -> QueueRows:

@@ -52,6 +52,8 @@ class History:
     clean_opened: dict[str, Any]
     killed_store: Path
     killed_opened: dict[str, Any]
+    #: The same log without its queues and index: all of it is dispatched, deleted topics too.
+    rebuilt_opened: dict[str, Any]
 
     @property
     def all_keys(self) -> list[tuple[str, str]]:
@@ -101,8 +103,18 @@ def live_through(
     (seen["clean_opened"],) = driver.open_stores(
         [clean], first.store_settings, messages=True, keys=keys
     )
-    (seen["killed_opened"],) = driver.open_stores([killed], first.store_settings, messages=True)
+    rebuilt = only_log(seen["killed_store"], root / "rebuilt")
+    seen["killed_opened"], seen["rebuilt_opened"] = driver.open_stores(
+        [killed, rebuilt], first.store_settings, messages=True
+    )
     return History(**seen)
+
+
+def only_log(store: Path, target: Path) -> Path:
+    """A copy that has nothing but the log and the config of a store."""
+    for name in ("commitlog", "config"):
+        shutil.copytree(store / name, target / name)
+    return target
 
 
 def offsets_of_keys(queues: QueueRows) -> tuple[KeyOffsets, KeyOffsets]:
