@@ -18,14 +18,14 @@ from pyspark.sql.types import StructType
 
 
 class _Share(InputPartition):
-    def __init__(self, batch_count: int) -> None:
-        self.batch_count = batch_count
+    def __init__(self, row_count: int) -> None:
+        self.row_count = row_count
 
 
 class CeilingSource(DataSource):
     """Yields one Arrow batch, read once from a file, as often as a partition's rows need.
 
-    Options: ``path`` (an Arrow file with one batch), ``batches`` (how many in all) and
+    Options: ``path`` (an Arrow file with one batch), ``rows`` (how many in all) and
     ``partitions``.
     """
 
@@ -42,22 +42,24 @@ class CeilingSource(DataSource):
 class _CeilingReader(DataSourceReader):
     def __init__(self, options: dict[str, str]) -> None:
         self.path = options["path"]
-        self.batches = int(options["batches"])
+        self.row_count = int(options["rows"])
         self.partition_count = int(options["partitions"])
 
     def partitions(self) -> list[InputPartition]:
-        """The batches in equal shares."""
+        """The rows in equal shares."""
         count = self.partition_count
-        shares = [self.batches // count + (index < self.batches % count) for index in range(count)]
-        return [_Share(share) for share in shares]
+        rows = self.row_count
+        return [_Share(rows // count + (index < rows % count)) for index in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The same batch again and again."""
         assert isinstance(partition, _Share)
         with pa.ipc.open_file(self.path) as file:
             batch = file.get_batch(0)
-        for _ in range(partition.batch_count):
-            yield batch
+        left = partition.row_count
+        while left > 0:
+            yield batch if left >= batch.num_rows else batch.slice(0, left)
+            left -= batch.num_rows
 
 
 class DiscardSink(DataSource):
