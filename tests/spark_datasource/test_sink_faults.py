@@ -30,6 +30,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executorEnv.PYTHONPATH": str(TESTS),
     "spark.log.level": "OFF",
 }
 
