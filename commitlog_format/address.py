@@ -32,7 +32,7 @@ _MAX_KEPT_HOSTS = 1 << 16
 _TWO_BYTES = np.dtype(np.uint16).newbyteorder(">")
 #: The four hex digits of every 16-bit number, as one 32-bit word each.
 _HEX_WORDS = np.frombuffer(
-    np.arange(1 << 16, dtype=">u2").tobytes().hex().upper().encode(), np.uint32
+    np.arange(1 << 16, dtype=_TWO_BYTES).tobytes().hex().upper().encode(), np.uint32
 )
 
 
