@@ -50,6 +50,7 @@ def record_runs(path: Path) -> Runs:
 
 
 def decode_runs(runs: Runs, columns: Sequence[str], *, check_crc: bool = False) -> int:
+    """Decode all batches; returns how many rows there were."""
     decoder = RecordDecoder(columns, check_crc=check_crc)
     return sum(
         decoder.decode(window.data, window.start, offsets).num_rows for window, offsets in runs
