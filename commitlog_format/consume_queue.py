@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,14 @@ from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
 from rmqlog.commitlog_format.segment import FileQueue
 from rmqlog.commitlog_format.unit_queue import UnitQueue
 
+_Integer = TypeVar("_Integer", np.int64, np.uint32)
+
 _UNIT_SIZE = CONSUME_QUEUE_UNIT.itemsize
 _OPAQUE_UNIT = np.dtype(f"V{_UNIT_SIZE}")
 _TAGS_CODE_POSITION = 12
-#: Units compared at once: they stay in the processor's cache for the second look at them.
-_BLOCK_COUNT = 16_384
+#: Units compared at once: they stay in the processor's cache for the second look at them, and
+#: are enough that the calls for each block do not show.
+_BLOCK_COUNT = 65_536
 #: Up to so many tags codes are compared one after another, more with one sorted search.
 _FEW_CODES = 8
 
@@ -63,7 +66,7 @@ class ConsumeQueue(UnitQueue):
         for first, window in self._windows(start, stop):
             candidates = self._candidates(window.data, codes)
             units = window.data.view(_OPAQUE_UNIT)[candidates]
-            found = np.isin(self.tags_codes(units.view(CONSUME_QUEUE_UNIT)), codes)
+            found = _is_among(self.tags_codes(units.view(CONSUME_QUEUE_UNIT)), codes)
             yield candidates[found] + first, units[found].view(CONSUME_QUEUE_UNIT)
 
     def tags_codes(self, units: NDArray[np.void]) -> NDArray[np.int64]:
@@ -88,46 +91,45 @@ class ConsumeQueue(UnitQueue):
         """Which units of a window may have one of the codes: their indexes in it."""
         found = [np.empty(0, np.int64)]
         low_words = codes.astype(CONSUME_QUEUE_UNIT["tags_code"]).view("<u4")[1::2]
-        for begin in range(0, len(data), _BLOCK_COUNT * _UNIT_SIZE):
-            block = data[begin : begin + _BLOCK_COUNT * _UNIT_SIZE]
-            if _holds_address(block):
-                matches = np.isin(self.tags_codes(block.view(CONSUME_QUEUE_UNIT)), codes)
+        # Equality needs no byte swap: the words are compared as they are on disk.
+        words = _field(data, "<u4", _TAGS_CODE_POSITION + 4)
+        first_bytes = _field(data, "i1", _TAGS_CODE_POSITION)
+        for begin in range(0, len(words), _BLOCK_COUNT):
+            block = slice(begin, begin + _BLOCK_COUNT)
+            if _holds_address(first_bytes[block]):
+                units = data[begin * _UNIT_SIZE : (begin + _BLOCK_COUNT) * _UNIT_SIZE]
+                matches = _is_among(self.tags_codes(units.view(CONSUME_QUEUE_UNIT)), codes)
             else:
-                matches = _holds_low_word(block, low_words)
-            hits = np.flatnonzero(matches)
+                # The low half of a code decides nearly always.
+                matches = _is_among(words[block], low_words)
+            hits = matches.nonzero()[0]
             if len(hits):
-                found.append(hits + begin // _UNIT_SIZE)
+                found.append(hits + begin)
         return np.concatenate(found)
 
 
-def _holds_low_word(
-    block: NDArray[np.uint8], low_words: NDArray[np.uint32]
-) -> NDArray[np.bool_]:
-    """Which units hold the low half of one of the codes, which decides nearly always.
-
-    Equality needs no byte swap: the words are compared as they are on disk.
-    """
-    words = _field(block, "<u4", _TAGS_CODE_POSITION + 4)
-    if len(low_words) == 0 or len(low_words) > _FEW_CODES:
-        return np.isin(words, low_words)
-    matches: NDArray[np.bool_] = words == low_words[0]
-    for low_word in low_words[1:]:
-        matches |= words == low_word
+def _is_among(values: NDArray[_Integer], wanted: NDArray[_Integer]) -> NDArray[np.bool_]:
+    """Which values are among the wanted ones."""
+    if len(wanted) == 0 or len(wanted) > _FEW_CODES:
+        return np.isin(values, wanted)
+    matches: NDArray[np.bool_] = values == wanted[0]
+    for one in wanted[1:]:
+        matches |= values == one
     return matches
 
 
-def _holds_address(block: NDArray[np.uint8]) -> bool:
+def _holds_address(first_bytes: NDArray[np.int8]) -> bool:
     """Whether a unit may hold an address of the ext file.
 
     An address is -2**63 and the byte's offset, so its first byte is 0x80 (or a little more);
     hashes, sign-extended, begin with 0x00 or 0xff, delivery times with 0x00.
     """
-    return len(block) > 0 and bool(_field(block, "i1", _TAGS_CODE_POSITION).min() < -1)
+    return bool(np.minimum.reduce(first_bytes) < -1)
 
 
-def _field(block: NDArray[np.uint8], dtype: str, position: int) -> NDArray[Any]:
+def _field(data: NDArray[np.uint8], dtype: str, position: int) -> NDArray[Any]:
     """One field of each unit, in place."""
-    return np.ndarray((len(block) // _UNIT_SIZE,), dtype, block, position, (_UNIT_SIZE,))
+    return np.ndarray((len(data) // _UNIT_SIZE,), dtype, data, position, (_UNIT_SIZE,))
 
 
 def _checked_codes(tags_codes: Collection[int]) -> NDArray[np.int64]:
