@@ -207,7 +207,8 @@ def _check_config(store: Store) -> Iterator[Finding]:
     if queue_counts.get(layout.SCHEDULE_TOPIC) and not config.delay_offsets:
         yield Finding(
             Severity.WARNING, "config",
-            "delayOffset.json is missing: a broker would deliver every delayed message again",
+            "delayOffset.json is missing or says nothing: a broker would deliver every delayed "
+            "message from the first one on",
         )
     for (topic, group), offsets in config.consumer_offsets.items():
         for queue_id, offset in offsets.items():
