@@ -20,7 +20,14 @@ from rmqlog.commands import messages
 from rmqlog.writer import NewMessage, StoreSettings, StoreWriter
 
 Run = Callable[..., Any]
-MAIN = "from rmqlog.cli import main\nmain()\n"
+#: Where nobody can press Ctrl-C, tests may have been started with SIGINT ignored.
+MAIN = """\
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from rmqlog.cli import main
+main()
+"""
+TIMEOUT_S = 120
 #: Lets an export take its time, so that there is a moment to interrupt it.
 SLOW_EXPORT = """\
 import time
@@ -72,7 +79,7 @@ def test_follow_shows_what_a_writer_appends_until_ctrl_c(live: StoreWriter) -> N
             live.put(NewMessage("orders", b"%d" % number, queue_id=number % 3))
         after = [process.stdout.readline() for _ in range(3)]
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
+        _, errors = process.communicate(timeout=TIMEOUT_S)
 
     assert before == ["0\n", "1\n"]
     assert sorted(after) == ["2\n", "3\n", "4\n"]
@@ -105,7 +112,7 @@ def test_ctrl_c_leaves_nothing_of_an_export(
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate()
+        output, errors = process.communicate(timeout=TIMEOUT_S)
 
     assert (process.returncode, output, errors) == (130, "", "")
     assert list(tmp_path.iterdir()) == []
