@@ -15,9 +15,11 @@ from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.address import HostColumn, message_id_column
 from rmqlog.commitlog_format.binary_columns import (
     MAX_COLUMN_SIZE,
+    all_equal,
     as_strings,
     gather_binary,
     items_at,
+    repeat_string,
 )
 from rmqlog.commitlog_format.columns import MESSAGE_SCHEMA, TIMESTAMP, select_columns
 from rmqlog.commitlog_format.errors import (
@@ -31,6 +33,7 @@ from rmqlog.commitlog_format.message import tags_code
 from rmqlog.commitlog_format.record_bodies import body_column, check_total_size
 from rmqlog.commitlog_format.record_fields import MalformedRowsError, RecordFields
 from rmqlog.commitlog_format.record_properties import PropertyColumns
+from rmqlog.commitlog_format.text import decode_text
 
 #: Columns that are fields of a record's header, with the types of the schema.
 _HEADER_FIELDS = {
@@ -206,13 +209,12 @@ class _BatchColumns:
     def _topics(self) -> pa.StringArray:
         fields, topic = self._fields, self._fields.topic
         size = int(topic.sizes[0]) if len(fields) else 0
-        if size == 0 or not (topic.sizes == size).all():
-            return as_strings(gather_binary(fields.window, topic.positions, topic.sizes))
-        # Mostly one topic, so one size: then the pieces are a column as they are.
-        data = items_at(fields.window, topic.positions, size)
-        bounds = np.arange(len(fields) + 1, dtype=np.int32) * np.int32(size)
-        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-        return as_strings(pa.Array.from_buffers(pa.binary(), len(fields), buffers))
+        is_of_one_size = size > 0 and bool((topic.sizes == size).all())
+        if is_of_one_size and all_equal(fields.window, topic.positions, size):
+            start = int(topic.positions[0])
+            name = decode_text(fields.window[start : start + size].tobytes())
+            return repeat_string(name, len(fields))
+        return as_strings(gather_binary(fields.window, topic.positions, topic.sizes))
 
     def _properties(self) -> PropertyColumns:
         if self._kept_properties is None:
