@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -43,6 +44,8 @@ def spark_session(
     from rmqlog.session import session
 
     require_java()
+    # It would log, as JSON, what the exception says too.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     try:
         with _silenced_java() as said:
             spark = session(path, settings={**_SETTINGS, **(settings or {})})
