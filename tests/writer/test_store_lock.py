@@ -164,9 +164,11 @@ def test_a_store_that_a_living_process_has_mapped_is_not_touched(tmp_path: Path)
 
 
 def test_an_abort_file_that_names_an_unrelated_process_does_not_lock(tmp_path: Path) -> None:
-    (tmp_path / "abort").write_text(str(os.getppid()))
+    with subprocess.Popen(["sleep", "60"]) as other:
+        (tmp_path / "abort").write_text(str(other.pid))
 
-    StoreLock(Posix(), str(tmp_path)).release()
+        StoreLock(Posix(), str(tmp_path)).release()
+        other.kill()
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"[]", b'{"pid": "x"}', b"\xff\xfe"])
