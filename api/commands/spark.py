@@ -21,6 +21,7 @@ from rmqlog.commands.output import (
 )
 from rmqlog.commands.parameters import JsonOption, StoreArgument, ZoneOption
 from rmqlog.commands.progress import progress_bar
+from rmqlog.commitlog_format.errors import StoreError
 from rmqlog.commitlog_format.store_set import StoreSet
 from rmqlog.machine import check_machine
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _CATALOG = "rmq"
+#: An error of ours at the end of the stack that a task's exception carries.
+_STORE_ERROR = re.compile(r"^rmqlog\.commitlog_format\.errors\.\w+: (.*)$", re.MULTILINE)
 
 
 def sql(
@@ -65,11 +68,13 @@ def sql(
             else:
                 _print_rows(frame, rows, zone)
         except PySparkException as error:
+            in_a_task = _STORE_ERROR.search(str(error))
+            if in_a_task is not None:
+                raise StoreError(in_a_task[1]) from None
             raise UsageError(_first_sentence(str(error))) from None
 
 
 def _explain(frame: DataFrame) -> None:
-    from rmqlog.commitlog_format.errors import StoreError
     from rmqlog.session import explain
 
     try:

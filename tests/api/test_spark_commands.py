@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,26 @@ def test_a_wrong_query_is_one_sentence(program: Run, golden: GoldenStore) -> Non
 
     assert (answer.code, answer.out) == (2, "")
     assert "nothing" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.spark
+def test_damage_is_one_sentence_with_its_place(
+    program: Run, golden: GoldenStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "damaged"
+    shutil.copytree(golden.path, path)
+    store = Store(str(path))
+    offset = next(store.read("orders", columns=["commitLogOffset"]))["commitLogOffset"][0].as_py()
+    segment = store.log.files.file_of(offset)
+    with open(segment.path, "r+b") as file:
+        file.seek(offset - segment.start + 4)
+        file.write(bytes(4))
+
+    answer = program("sql", path, "SELECT count(body) FROM orders")
+
+    assert (answer.code, answer.out) == (3, "")
+    assert answer.err.startswith(f"rmqlog: {segment.path} at offset {offset}: not a message")
     assert answer.err.count("\n") == 1
 
 
