@@ -53,12 +53,14 @@ class ConfigFiles:
     """What a store's ``config/`` says; a missing file is an empty table.
 
     ``consumer_offsets`` is by (topic, group): queue → the next offset to consume;
-    ``delay_offsets`` by delay level: the next unit of its queue to deliver.
+    ``delay_offsets`` by delay level: the next unit of its queue to deliver. It is empty too while
+    nothing was delivered, so ``has_delay_offsets`` tells whether the file is there.
     """
 
     topics: dict[str, TopicConfig]
     consumer_offsets: dict[tuple[str, str], dict[int, int]]
     delay_offsets: dict[int, int]
+    has_delay_offsets: bool
     subscription_groups: dict[str, Json]
 
 
@@ -80,11 +82,12 @@ def read_config_files(
     path, lmq_offsets = table(LMQ_CONSUMER_OFFSETS, "lmqOffsetTable")
     for key, value in lmq_offsets.items():
         consumer_offsets[_topic_group(key, path)] = _integers({"0": value}, path)
-    path, delay_offsets = table(DELAY_OFFSETS, "offsetTable")
+    path, delays = _read_json(access, f"{config}/{DELAY_OFFSETS}", limits)
+    delay_offsets = _integers(_member(delays, "offsetTable", path), path)
     path_of_groups, groups = table(SUBSCRIPTION_GROUPS, "subscriptionGroupTable")
     for name, value in groups.items():
         _expect_object(value, f"group {name}", path_of_groups)
-    return ConfigFiles(topic_configs, consumer_offsets, _integers(delay_offsets, path), groups)
+    return ConfigFiles(topic_configs, consumer_offsets, delay_offsets, bool(delays), groups)
 
 
 def parse_json(data: bytes, path: str = "") -> Json:

@@ -204,11 +204,10 @@ def _check_config(store: Store) -> Iterator[Finding]:
                 f"topics.json gives topic {topic!r} {known.read_queue_count} queues, "
                 f"the store has {count}",
             )
-    if queue_counts.get(layout.SCHEDULE_TOPIC) and not config.delay_offsets:
+    if queue_counts.get(layout.SCHEDULE_TOPIC) and not config.has_delay_offsets:
         yield Finding(
             Severity.WARNING, "config",
-            "delayOffset.json is missing or says nothing: a broker would deliver every delayed "
-            "message from the first one on",
+            "delayOffset.json is missing: a broker would deliver every delayed message again",
         )
     for (topic, group), offsets in config.consumer_offsets.items():
         for queue_id, offset in offsets.items():

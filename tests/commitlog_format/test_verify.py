@@ -147,10 +147,16 @@ def test_config_that_disagrees_is_a_warning(store: Path) -> None:
     text = " | ".join(finding.what for finding in found)
     assert "topics.json does not know topic 'orders'" in text
     assert "gives topic 'lag' 1 queues" in text
-    assert "delayOffset.json is missing or says nothing" in text
+    assert "delayOffset.json is missing" in text
     assert "group 'g' is ahead of 'orders' queue 0" in text
     assert "abort is there" in text
     assert not any(finding.severity is Severity.DAMAGE for finding in found)
+
+
+def test_nothing_delivered_yet_is_no_finding(store: Path) -> None:
+    (store / "config" / "delayOffset.json").write_text('{"offsetTable":{}}')
+
+    assert not any("delayOffset" in finding.what for finding in findings(store))
 
 
 def test_unreadable_config_is_a_warning(store: Path) -> None:
