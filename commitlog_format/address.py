@@ -28,12 +28,12 @@ _MAX_PORT = 0xFFFF
 _MESSAGE_ID_DIGITS = {2 * (size + I64.size): size for size in (IPV4_HOST_SIZE, IPV6_HOST_SIZE)}
 #: Texts of hosts that a :class:`HostColumn` keeps; clients take new ports all the time.
 _MAX_KEPT_HOSTS = 1 << 16
-#: Two bytes as they are read, from left to right.
-_TWO_BYTES = np.dtype(np.uint16).newbyteorder(">")
-#: The four hex digits of every 16-bit number, as one 32-bit word each.
-_HEX_WORDS = np.frombuffer(
-    np.arange(1 << 16, dtype=_TWO_BYTES).tobytes().hex().upper().encode(), np.uint32
-)
+#: Four bytes, and the eight digits that they become, as they are read: from left to right.
+_FOUR_BYTES = np.dtype(np.uint32).newbyteorder(">")
+_EIGHT_DIGITS = np.dtype(np.uint64).newbyteorder(">")
+#: How the eight half-bytes of a number move apart, until each is a byte of a 64-bit word.
+_SPREADING = ((16, 0x0000FFFF0000FFFF), (8, 0x00FF00FF00FF00FF), (4, 0x0F0F0F0F0F0F0F0F))
+_EACH_BYTE = 0x0101010101010101
 
 
 def format_host(host: bytes) -> str:
@@ -131,35 +131,48 @@ def message_id_column(
     """The offset message ids of hosts that are all 8 or all 20 bytes wide."""
     count = len(store_hosts)
     store_hosts = np.ascontiguousarray(store_hosts)
-    host_words = _two_bytes(store_hosts)
-    offset_words = _two_bytes(physical_offsets.astype(PHYSICAL_OFFSET))
-    high_words, low_words = offset_words[:, :2], offset_words[:, 2:]
-    if count and _is_constant(store_hosts):  # the usual case: one broker wrote the log
-        host_words = host_words[:1]
-    if count and int(physical_offsets.min()) >> 32 == int(physical_offsets.max()) >> 32:
-        high_words = high_words[:1]
-    # Column by column in wide words: numpy is slow in copying short runs row by row.
-    parts = [
-        _HEX_WORDS[words].view(np.uint64).T for words in (host_words, high_words, low_words)
-    ]
-    columns = [column for part in parts for column in part]
-    digits = np.empty((count, len(columns)), np.uint64)
-    for place, column in enumerate(columns):
-        digits[:, place] = column
-    return _column_of_digits(digits)
+    high = physical_offsets >> 32
+    if count and _is_constant(store_hosts) and (high == high[0]).all():
+        # The usual case, one broker within 4 GiB of its log: only the last digits differ.
+        first_id = encode_message_id(store_hosts[0].tobytes(), int(physical_offsets[0])).encode()
+        ids = np.repeat(np.frombuffer(first_id, f"V{len(first_id)}"), count)
+        digits = ids.view(np.uint64).reshape(count, -1)
+        digits[:, -1] = _hex_digits(physical_offsets.astype(np.uint32))
+        return _column_of_digits(digits)
+    items = np.empty(count, [("host", store_hosts.dtype), ("offset", PHYSICAL_OFFSET)])
+    items["host"] = store_hosts
+    items["offset"] = physical_offsets
+    return hex_column(items)
 
 
 def hex_column(items: NDArray[np.void]) -> pa.StringArray:
-    """The upper-case hex digits of items, which have an even number of bytes."""
-    return _column_of_digits(_HEX_WORDS[_two_bytes(items)])
+    """The upper-case hex digits of items, whose size is a multiple of four bytes."""
+    words = items.view(_FOUR_BYTES).reshape(len(items), items.itemsize // _FOUR_BYTES.itemsize)
+    return _column_of_digits(_hex_digits(words.astype(np.uint32)))
 
 
-def _two_bytes(items: NDArray[np.generic]) -> NDArray[np.uint16]:
-    """The bytes of each item, two by two."""
-    return items.view(_TWO_BYTES).reshape(len(items), items.itemsize // _TWO_BYTES.itemsize)
+def _hex_digits(numbers: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """The eight upper-case hex digits of each number, as the bytes of a 64-bit word.
+
+    Whole columns are moved and added, all digits of a number at once: to look each of them up
+    in a table takes several times as long.
+    """
+    digits = numbers.astype(np.uint64)
+    for shift, mask in _SPREADING:
+        digits |= digits << shift
+        digits &= mask
+    # A digit from ten on carries into bit 4 when six is added: seven characters lie between
+    # "9" and "A".
+    is_letter = digits + 6 * _EACH_BYTE
+    is_letter >>= 4
+    is_letter &= _EACH_BYTE
+    is_letter *= ord("A") - ord("9") - 1
+    digits += is_letter
+    digits += ord("0") * _EACH_BYTE
+    return digits.astype(_EIGHT_DIGITS).view(np.uint64)
 
 
-def _column_of_digits(digits: NDArray[np.unsignedinteger]) -> pa.StringArray:
+def _column_of_digits(digits: NDArray[np.uint64]) -> pa.StringArray:
     count, words = digits.shape
     bounds = np.arange(count + 1, dtype=np.int32) * np.int32(words * digits.itemsize)
     return pa.Array.from_buffers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -98,8 +99,9 @@ def string_array(texts: Sequence[str]) -> pa.StringArray:
         raise InvalidNameError("text without a UTF-8 form", found=ascii(error.object)) from error
 
 
+@lru_cache(maxsize=8)
 def repeat_string(text: str, count: int) -> pa.StringArray:
-    """A column of one text."""
+    """A column of one text; batches of the same size share it."""
     data = text.encode()
     bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data * count)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from isal import isal_zlib
 from numpy.typing import NDArray
+from zlib_ng import zlib_ng
 
 from rmqlog.commitlog_format.layout import (
     CRC_MASK,
@@ -23,7 +23,7 @@ _CRC_STEP = 256
 
 def body_crc(data: bytes | memoryview) -> int:
     """CRC-32 without its top bit, as BODYCRC holds it (UtilAll.crc32)."""
-    return isal_zlib.crc32(data) & CRC_MASK
+    return zlib_ng.crc32(data) & CRC_MASK
 
 
 def body_crcs(bodies: pa.BinaryArray) -> NDArray[np.int32]:
@@ -33,7 +33,7 @@ def body_crcs(bodies: pa.BinaryArray) -> NDArray[np.int32]:
         # The objects of one step stay in the processor's cache; slicing a memoryview body by
         # body takes twice as long.
         step = bodies.slice(start, _CRC_STEP).to_numpy(zero_copy_only=False)
-        crcs.extend(map(isal_zlib.crc32, step.tolist()))
+        crcs.extend(map(zlib_ng.crc32, step.tolist()))
     return (np.array(crcs, np.uint32) & np.uint32(CRC_MASK)).astype(np.int32)
 
 
@@ -42,7 +42,7 @@ def property_crc(record: bytes | memoryview) -> int:
 
     It covers everything but the property itself, which is the record's last 20 bytes.
     """
-    return isal_zlib.crc32(record[: len(record) - PROPERTY_CRC_SIZE]) & CRC_MASK
+    return zlib_ng.crc32(record[: len(record) - PROPERTY_CRC_SIZE]) & CRC_MASK
 
 
 def encode_property_crc(crc: int) -> bytes:

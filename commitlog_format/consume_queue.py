@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,9 +20,9 @@ _Integer = TypeVar("_Integer", np.int64, np.uint32)
 _UNIT_SIZE = CONSUME_QUEUE_UNIT.itemsize
 _OPAQUE_UNIT = np.dtype(f"V{_UNIT_SIZE}")
 _TAGS_CODE_POSITION = 12
-#: Units compared at once: they stay in the processor's cache for the second look at them, and
-#: are enough that the calls for each block do not show.
-_BLOCK_COUNT = 65_536
+#: Units looked at at once: they stay in the processor's cache, and are enough that the calls
+#: for each block do not show.
+_BLOCK_COUNT = 32_768
 #: Up to so many tags codes are compared one after another, more with one sorted search.
 _FEW_CODES = 8
 
@@ -50,24 +50,27 @@ class ConsumeQueue(UnitQueue):
     def matching_units(
         self, start: int, stop: int, tags_codes: Collection[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """The queue offsets in ``[start, stop)`` that have one of the codes, and their units."""
-        offsets, units = [np.empty(0, np.int64)], [np.empty(0, _OPAQUE_UNIT)]
-        for queue_offsets, matching in self.scan(start, stop, tags_codes):
-            offsets.append(queue_offsets)
-            # Opaque, because joining structured arrays would change their byte order.
-            units.append(matching.view(_OPAQUE_UNIT))
-        return np.concatenate(offsets), np.concatenate(units).view(CONSUME_QUEUE_UNIT)
+        """The queue offsets in ``[start, stop)`` that have one of the codes, and their units.
 
-    def scan(
-        self, start: int, stop: int, tags_codes: Collection[int]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
-        """As :meth:`matching_units`, window by window. The log is not touched."""
+        The log is not touched.
+        """
         codes = _checked_codes(tags_codes)
-        for first, window in self._windows(start, stop):
-            candidates = self._candidates(window.data, codes)
-            units = window.data.view(_OPAQUE_UNIT)[candidates]
-            found = _is_among(self.tags_codes(units.view(CONSUME_QUEUE_UNIT)), codes)
-            yield candidates[found] + first, units[found].view(CONSUME_QUEUE_UNIT)
+        # Equality needs no byte swap: the words are compared as they are on disk.
+        low_words = codes.astype(CONSUME_QUEUE_UNIT["tags_code"]).view("<u4")[1::2]
+        indexes, units = [np.empty(0, np.int64)], [np.empty(0, _OPAQUE_UNIT)]
+        count = self._checked_count(start, stop)
+        block = np.empty(min(_BLOCK_COUNT, count) * _UNIT_SIZE, np.uint8)
+        for first, last in self._runs(start, stop, _BLOCK_COUNT):
+            data = block[: (last - first) * _UNIT_SIZE]
+            self._read_into(first, data)
+            candidates = self._candidates(data, codes, low_words)
+            if len(candidates):
+                indexes.append(candidates + first)
+                # Opaque, because joining structured arrays would change their byte order.
+                units.append(data.view(_OPAQUE_UNIT)[candidates])
+        candidate_units = np.concatenate(units)
+        found = _is_among(self.tags_codes(candidate_units.view(CONSUME_QUEUE_UNIT)), codes)
+        return np.concatenate(indexes)[found], candidate_units[found].view(CONSUME_QUEUE_UNIT)
 
     def tags_codes(self, units: NDArray[np.void]) -> NDArray[np.int64]:
         """The tags codes of units, from the ext file where a unit holds an address."""
@@ -86,26 +89,15 @@ class ConsumeQueue(UnitQueue):
         return self.ext
 
     def _candidates(
-        self, data: NDArray[np.uint8], codes: NDArray[np.int64]
+        self, data: NDArray[np.uint8], codes: NDArray[np.int64], low_words: NDArray[np.uint32]
     ) -> NDArray[np.int64]:
-        """Which units of a window may have one of the codes: their indexes in it."""
-        found = [np.empty(0, np.int64)]
-        low_words = codes.astype(CONSUME_QUEUE_UNIT["tags_code"]).view("<u4")[1::2]
-        # Equality needs no byte swap: the words are compared as they are on disk.
-        words = _field(data, "<u4", _TAGS_CODE_POSITION + 4)
-        first_bytes = _field(data, "i1", _TAGS_CODE_POSITION)
-        for begin in range(0, len(words), _BLOCK_COUNT):
-            block = slice(begin, begin + _BLOCK_COUNT)
-            if _holds_address(first_bytes[block]):
-                units = data[begin * _UNIT_SIZE : (begin + _BLOCK_COUNT) * _UNIT_SIZE]
-                matches = _is_among(self.tags_codes(units.view(CONSUME_QUEUE_UNIT)), codes)
-            else:
-                # The low half of a code decides nearly always.
-                matches = _is_among(words[block], low_words)
-            hits = matches.nonzero()[0]
-            if len(hits):
-                found.append(hits + begin)
-        return np.concatenate(found)
+        """Which units of a block may have one of the codes: their indexes in it."""
+        if _holds_address(_field(data, "i1", _TAGS_CODE_POSITION)):
+            return _is_among(self.tags_codes(data.view(CONSUME_QUEUE_UNIT)), codes).nonzero()[0]
+        # The low half of a code decides nearly always. Put side by side the halves are compared
+        # many at a time; where they lie, one by one.
+        low_halves = _field(data, "<u4", _TAGS_CODE_POSITION + 4).copy()
+        return _is_among(low_halves, low_words).nonzero()[0]
 
 
 def _is_among(values: NDArray[_Integer], wanted: NDArray[_Integer]) -> NDArray[np.bool_]:

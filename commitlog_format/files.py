@@ -1,13 +1,11 @@
 """All file access of readers: list, size, read a range, map a window. Nothing else opens a file.
 
-A remote file system is added by implementing :class:`FileAccess`; no codec changes. This is
-the only file of the package that maps memory.
+A remote file system is added by implementing :class:`FileAccess`; no codec changes.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import resource
 import stat
@@ -29,6 +27,7 @@ from rmqlog.commitlog_format.errors import (
     TruncatedFileError,
     UnsafeFileError,
 )
+from rmqlog.commitlog_format.mapped_windows import GRANULARITY, map_window
 
 _T = TypeVar("_T")
 
@@ -60,8 +59,14 @@ class ReadableFile(Protocol):
     def read(self, offset: int, size: int) -> bytes:
         """Exactly ``size`` bytes; fewer raise ``TruncatedFileError``."""
 
+    def read_into(self, offset: int, target: NDArray[np.uint8]) -> None:
+        """Fill an array with bytes of a sequential scan; fewer raise ``TruncatedFileError``."""
+
     def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
-        """A read-only view of ``size`` bytes, which lives as long as somebody holds it."""
+        """A read-only view of ``size`` bytes, which lives as long as somebody holds it.
+
+        What is made from it counts only within ``mapped_windows.intact``.
+        """
 
 
 class FileAccess(Protocol):
@@ -114,29 +119,47 @@ class LocalFile:
             )
         return found
 
+    def read_into(self, offset: int, target: NDArray[np.uint8]) -> None:
+        """Fill an array with bytes of a sequential scan; fewer raise ``TruncatedFileError``.
+
+        In memory that is used again, a copy is faster than a mapping of what is looked at once.
+        """
+        done = 0
+        while done < len(target):
+            try:
+                count = os.preadv(self._descriptor, [target[done:].data], offset + done)
+            except OSError as error:
+                raise _translate(error, self.path, offset + done) from error
+            if not count:
+                raise TruncatedFileError(
+                    "file is too short", self.path, offset, f"{done} bytes",
+                    f"{len(target)} bytes",
+                )
+            done += count
+        self._forget(offset - offset % GRANULARITY)
+
     def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
         """A read-only view of ``size`` bytes, which lives as long as somebody holds it.
 
-        Only large ones are mapped. The file's size is compared first: touching a page behind
-        the end would be SIGBUS. No broker shrinks a file; ``LocalFiles(map_windows=False)`` is
-        safe even from those who do while a mapped window is being read.
+        Only large ones are mapped. The file's size is compared first; if it shrinks later,
+        ``mapped_windows.intact`` raises, and ``bus_guard`` keeps the process alive.
         """
         if size <= COPIED_SIZE:
             found = np.frombuffer(self.read(offset, size), np.uint8)
-            if sequential:
-                self._forget(offset - offset % mmap.ALLOCATIONGRANULARITY)
-            return found
+        else:
+            found = self._mapped(offset, size, sequential=sequential)
+        if sequential:
+            self._forget(offset - offset % GRANULARITY)
+        return found
+
+    def _mapped(self, offset: int, size: int, *, sequential: bool) -> NDArray[np.uint8]:
         available = self.size()
         if offset + size > available:
             raise TruncatedFileError(
                 "file is too short", self.path, offset, f"{available} bytes", f"{offset + size}"
             )
-        start = offset - offset % mmap.ALLOCATIONGRANULARITY
         try:
-            length = offset + size - start
-            mapped = mmap.mmap(
-                self._descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=start
-            )
+            return map_window(self._descriptor, self.path, offset, size, sequential=sequential)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:
                 # A mapping needs a descriptor of its own, a copy does not.
@@ -144,10 +167,6 @@ class LocalFile:
             raise FileUnavailableError(
                 "cannot be mapped", self.path, offset, str(error)
             ) from error
-        if sequential:
-            mapped.madvise(mmap.MADV_SEQUENTIAL)
-            self._forget(start)
-        return np.frombuffer(mapped, np.uint8, size, offset - start)
 
     def _forget(self, end: int) -> None:
         """Ask the kernel to drop what a sequential scan has left behind, when so configured."""
@@ -156,7 +175,7 @@ class LocalFile:
 
 
 class CopiedFile(LocalFile):
-    """A local file whose windows are copies, for files that somebody may shrink under us."""
+    """A local file whose windows are copies, for systems without a :mod:`bus_guard`."""
 
     def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
         """A copy of ``size`` bytes."""
@@ -168,7 +187,7 @@ class LocalFiles:
 
     ``keep_page_cache=False`` asks the kernel to forget what sequential scans have read, so
     that they do not push out the pages that a live broker on the same host needs.
-    ``map_windows=False`` copies instead of mapping.
+    ``map_windows=False`` copies instead of mapping: slower, but nobody can change a copy.
     """
 
     def __init__(

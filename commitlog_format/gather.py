@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rmqlog.commitlog_format.files import ReadableFile
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS
+from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.segment import FileQueue
 
 #: Fewer items than this are read one by one: a mapping costs as much as some 32 reads, but
@@ -85,4 +86,5 @@ def _mapped(
     items_at: NDArray[np.void] = np.ndarray(
         (size - item_size + 1,), f"V{item_size}", window, 0, (1,)
     )
-    return items_at[positions - start]
+    with intact(window):
+        return items_at[positions - start]

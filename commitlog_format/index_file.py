@@ -26,6 +26,7 @@ from rmqlog.commitlog_format.layout import (
     INDEX_SLOT,
 )
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
+from rmqlog.commitlog_format.mapped_windows import intact
 
 #: No record begins here: a bound that excludes nothing.
 NO_END = 2**63 - 1
@@ -104,9 +105,9 @@ class IndexFile:
         content = found.view(np.uint8)
         for start in range(0, count * size, window_size):
             length = min(window_size, count * size - start)
-            content[start : start + length] = file.window(
-                position + start, length, sequential=True
-            )
+            window = file.window(position + start, length, sequential=True)
+            with intact(window):
+                content[start : start + length] = window
         return found
 
     def lookup_many(
@@ -148,10 +149,11 @@ class IndexFile:
         left = [np.empty((3, 0), np.int64)]
         if chains.shape[1] >= _LOCKSTEP_COUNT:
             size = (int(chains[_NUMBER].max()) - low + 1) * INDEX_ENTRY.itemsize
-            window = file.window(self._entry_position(low), size).view(f"V{INDEX_ENTRY.itemsize}")
+            window = file.window(self._entry_position(low), size)
         while chains.shape[1] >= _LOCKSTEP_COUNT:
             which, numbers, _ = chains
-            entries = window[numbers - low].view(INDEX_ENTRY)
+            with intact(window):
+                entries = window.view(f"V{INDEX_ENTRY.itemsize}")[numbers - low].view(INDEX_ENTRY)
             matches.append(self._matches(entries, which, numbers, key_hashes[which], end_offset))
             older = np.stack([which, entries["previous"].astype(np.int64), numbers])
             older = self._going(older, key_hashes)

@@ -30,6 +30,8 @@ COMMIT_MANIFEST_START = "startOffset"
 #: In it too: which batch commits are done, and what tasks have encoded for those to come.
 COMMIT_RECORDS_FILE = "commits.json"
 STAGING_DIRECTORY = "staging"
+#: In it too: how much of the last index file is known to be on disk.
+INDEX_NOTES_FILE = "index-notes"
 #: A DLedger broker keeps its log in ``dledger-<id>/data`` instead of ``commitlog``.
 DLEDGER_DIRECTORY_PREFIX = "dledger-"
 DLEDGER_DATA_DIRECTORY = "data"
@@ -258,6 +260,9 @@ PRE_BLANK_SIZE = 0x7FFFFFFF
 #: A tags code at or below this is an address in the ext file: code + 2**63.
 EXT_ADDRESS_MAX = -(2**31) - 1
 EXT_ADDRESS_BASE = -(2**63)
+#: In place of a size: no unit fits any more. So many bytes of a file are left for it.
+EXT_FILE_END = -1
+EXT_FILE_END_SIZE = 4
 
 CONSUME_QUEUE_EXT_HEADER = np.dtype(
     [

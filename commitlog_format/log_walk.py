@@ -21,10 +21,10 @@ from rmqlog.commitlog_format.errors import (
     LimitExceededError,
     SegmentExpiredError,
     StoreError,
-    TruncatedFileError,
     TruncatedRecordError,
 )
 from rmqlog.commitlog_format.layout import PREFIX, RECORD_PREFIX
+from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.record_checks import first_malformed
 from rmqlog.commitlog_format.segment import SegmentFile, Window
 
@@ -82,19 +82,13 @@ class LogWalk:
         stop = min(self.stop, file.end)
         while position < stop:
             size = min(_WINDOW_SIZE, file.end - position)
-            try:
-                window = self.log.files.window(position, size, sequential=True)
-            except TruncatedFileError as error:
-                self.end = LogEnd(position, error)
-                return
-            step = _collect(self.log, window, file, stop)
-            if step.larger_than_window:
-                try:
-                    window = self.log.files.window(position, step.larger_than_window)
-                except TruncatedFileError as error:
-                    self.end = LogEnd(position, error)
-                    return
+            window = self.log.files.window(position, size, sequential=True)
+            with intact(window.data):
                 step = _collect(self.log, window, file, stop)
+            if step.larger_than_window:
+                window = self.log.files.window(position, step.larger_than_window)
+                with intact(window.data):
+                    step = _collect(self.log, window, file, stop)
             run, bad = self._verified(window, step)
             if len(run.offsets):
                 yield run

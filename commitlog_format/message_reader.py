@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.binary_columns import repeat_string
 from rmqlog.commitlog_format.columns import MESSAGE_SCHEMA, UNIT_COLUMNS, select_columns
 from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
 from rmqlog.commitlog_format.errors import (
@@ -40,6 +41,8 @@ BATCH_SIZE = 16 * 1024 * 1024
 
 #: What a unit of a batch queue tells; size and tags code belong to the inner messages.
 _BATCH_UNIT_COLUMNS = UNIT_COLUMNS - {"storeSize", "tagsCode"}
+#: Of a record that was found through a unit these come from the unit.
+_UNIT_BEATS_RECORD = frozenset({"queueOffset", "tagsCode"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,15 @@ class MessageReader:
         # Topic, queue and flags are always read: a record must belong to the queue that names
         # it, and flags tell an inner batch.
         needed = dict.fromkeys([*from_record, "topic", "queueId", "sysFlag", "commitLogOffset"])
-        self._decoder = RecordDecoder(
-            tuple(needed), check_crc=self.policy.check_crc, limits=log.limits
+        self._decoder = self._decoder_of(needed)
+        # What the queue itself tells is not worked out from the record.
+        self._queue_decoder = self._decoder_of(
+            name for name in needed if name not in _UNIT_BEATS_RECORD
+        )
+
+    def _decoder_of(self, columns: Iterable[str]) -> RecordDecoder:
+        return RecordDecoder(
+            tuple(columns), check_crc=self.policy.check_crc, limits=self.log.limits
         )
 
     def needs_log(self, kind: QueueKind) -> bool:
@@ -123,7 +133,7 @@ class MessageReader:
 
         ``keep`` may choose records by their topic, queue and flags.
         """
-        for _, decoded in self._decode(run):
+        for _, decoded in self._decode(self._decoder, run):
             if keep is not None:
                 decoded = decoded.filter(pa.array(keep(decoded)))
             if _has_inner_batch(decoded):
@@ -179,7 +189,7 @@ class MessageReader:
         self, key: QueueKey, run: RecordRun, units: Units, start: int | None, stop: int | None
     ) -> Iterator[pa.RecordBatch]:
         path = run.window.path
-        for rows, decoded in self._decode(run, units.sizes):
+        for rows, decoded in self._decode(self._queue_decoder, run, units.sizes):
             own = units.take(rows)
             foreign = self._foreign(key, decoded)
             if foreign.any():
@@ -192,7 +202,7 @@ class MessageReader:
                 yield self._finish(decoded, own)
 
     def _decode(
-        self, run: RecordRun, sizes: NDArray[np.int64] | None = None
+        self, decoder: RecordDecoder, run: RecordRun, sizes: NDArray[np.int64] | None = None
     ) -> Iterator[tuple[NDArray[np.int64], pa.RecordBatch]]:
         """The sound records of a run: their rows in it, and their columns.
 
@@ -201,7 +211,7 @@ class MessageReader:
         rows = np.arange(len(run.offsets))
         done = 0
         try:
-            for batch in self._decode_rows(run, sizes, rows):
+            for batch in _decode_rows(decoder, run, sizes, rows):
                 yield rows[done : done + batch.num_rows], batch
                 done += batch.num_rows
             return
@@ -210,24 +220,15 @@ class MessageReader:
                 raise
             self.report.note(error)
         rest = rows[done:]
-        bad = self._decoder.find_malformed(
+        bad = decoder.find_malformed(
             run.window.data, run.window.start, run.offsets[rest],
             sizes=None if sizes is None else sizes[rest],
         )
         self.report.malformed_count += int(bad.sum())
         rest, done = rest[~bad], 0
-        for batch in self._decode_rows(run, sizes, rest):
+        for batch in _decode_rows(decoder, run, sizes, rest):
             yield rest[done : done + batch.num_rows], batch
             done += batch.num_rows
-
-    def _decode_rows(
-        self, run: RecordRun, sizes: NDArray[np.int64] | None, rows: NDArray[np.int64]
-    ) -> Iterator[pa.RecordBatch]:
-        window = run.window
-        return self._decoder.decode_batches(
-            window.data, window.start, run.offsets[rows], path=window.path,
-            sizes=None if sizes is None else sizes[rows],
-        )
 
     def _foreign(self, key: QueueKey, decoded: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which records do not belong to the queue whose units name them."""
@@ -264,11 +265,10 @@ class MessageReader:
         arrays = []
         for name in self.columns:
             if name == "brokerName":
-                arrays.append(pa.repeat(pa.scalar(self.broker_name, pa.string()), decoded.num_rows))
-            elif name == "queueOffset" and units is not None:
-                arrays.append(pa.array(units.queue_offsets))
-            elif name == "tagsCode" and units is not None:
-                arrays.append(pa.array(units.tags_codes))
+                arrays.append(repeat_string(self.broker_name, decoded.num_rows))
+            elif units is not None and name in _UNIT_BEATS_RECORD:
+                of_unit = units.queue_offsets if name == "queueOffset" else units.tags_codes
+                arrays.append(pa.array(of_unit))
             else:
                 arrays.append(decoded[name])
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -288,8 +288,8 @@ class MessageReader:
             offsets, queue_offsets = offsets[wanted], queue_offsets[wanted]
         count = len(offsets)
         values = {
-            "brokerName": lambda: pa.repeat(pa.scalar(self.broker_name, pa.string()), count),
-            "topic": lambda: pa.repeat(pa.scalar(key.topic, pa.string()), count),
+            "brokerName": lambda: repeat_string(self.broker_name, count),
+            "topic": lambda: repeat_string(key.topic, count),
             "queueId": lambda: pa.array(np.full(count, key.queue_id, np.int32)),
             "queueOffset": lambda: pa.array(queue_offsets),
             "commitLogOffset": lambda: pa.array(offsets),
@@ -326,6 +326,17 @@ class MessageReader:
                 messages, size = [], 0
         if messages:
             yield messages_to_batch(messages, self.columns, self.broker_name)
+
+
+def _decode_rows(
+    decoder: RecordDecoder, run: RecordRun, sizes: NDArray[np.int64] | None,
+    rows: NDArray[np.int64],
+) -> Iterator[pa.RecordBatch]:
+    window = run.window
+    return decoder.decode_batches(
+        window.data, window.start, run.offsets[rows], path=window.path,
+        sizes=None if sizes is None else sizes[rows],
+    )
 
 
 def _beyond_the_log(error: StoreError, units: Units, row: int) -> CorruptRecordError:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from rmqlog.commitlog_format.errors import StoreError
 from rmqlog.commitlog_format.limits import Limits
+from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.record_bodies import stored_bodies
 from rmqlog.commitlog_format.record_fields import MalformedRowsError, RecordFields
 
@@ -28,9 +29,10 @@ def first_malformed(
     if len(offsets) == 0:
         return None
     try:
-        fields = RecordFields(window, base_offset, offsets, None, path=path, limits=limits)
-        if check_crc:
-            stored_bodies(fields, check_crc=True)
+        with intact(window):
+            fields = RecordFields(window, base_offset, offsets, None, path=path, limits=limits)
+            if check_crc:
+                stored_bodies(fields, check_crc=True)
     except MalformedRowsError as error:
         first = int(np.argmax(error.malformed))
         # A record before it may fail a check that comes later.

@@ -15,7 +15,6 @@ from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.address import HostColumn, message_id_column
 from rmqlog.commitlog_format.binary_columns import (
     MAX_COLUMN_SIZE,
-    all_equal,
     as_strings,
     gather_binary,
     items_at,
@@ -29,6 +28,7 @@ from rmqlog.commitlog_format.errors import (
 )
 from rmqlog.commitlog_format.hashing import java_hashes
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
+from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.message import tags_code
 from rmqlog.commitlog_format.record_bodies import body_column, check_total_size
 from rmqlog.commitlog_format.record_fields import MalformedRowsError, RecordFields
@@ -148,11 +148,12 @@ class RecordDecoder:
         self, window: NDArray[np.uint8], base_offset: int, offsets: NDArray[np.int64],
         path: str, sizes: NDArray[np.integer] | None,
     ) -> pa.RecordBatch:
-        fields = RecordFields(
-            window, base_offset, offsets, sizes, path=path, limits=self._limits
-        )
-        batch = _BatchColumns(fields, self._hosts, self._check_crc)
-        columns = {name: batch.column(name) for name in self._build_order}
+        with intact(window):
+            fields = RecordFields(
+                window, base_offset, offsets, sizes, path=path, limits=self._limits
+            )
+            batch = _BatchColumns(fields, self._hosts, self._check_crc)
+            columns = {name: batch.column(name) for name in self._build_order}
         arrays = [columns[name] for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -187,11 +188,12 @@ class _BatchColumns:
 
     def _timestamps(self, field: str) -> pa.Array:
         milliseconds = self._fields.header(field)
-        self._fields.require(
-            (milliseconds >= -_MAX_TIMESTAMP_MS) & (milliseconds <= _MAX_TIMESTAMP_MS),
-            CorruptRecordError, f"{field.replace('_', '').upper()} is no time", milliseconds,
-            f"at most {_MAX_TIMESTAMP_MS}",
-        )
+        if _is_beyond_time(milliseconds):
+            self._fields.require(
+                (milliseconds >= -_MAX_TIMESTAMP_MS) & (milliseconds <= _MAX_TIMESTAMP_MS),
+                CorruptRecordError, f"{field.replace('_', '').upper()} is no time", milliseconds,
+                f"at most {_MAX_TIMESTAMP_MS}",
+            )
         return pa.array(milliseconds * _MICROSECONDS).view(TIMESTAMP)
 
     def _by_group(
@@ -208,12 +210,8 @@ class _BatchColumns:
 
     def _topics(self) -> pa.StringArray:
         fields, topic = self._fields, self._fields.topic
-        size = int(topic.sizes[0]) if len(fields) else 0
-        is_of_one_size = size > 0 and bool((topic.sizes == size).all())
-        if is_of_one_size and all_equal(fields.window, topic.positions, size):
-            start = int(topic.positions[0])
-            name = decode_text(fields.window[start : start + size].tobytes())
-            return repeat_string(name, len(fields))
+        if fields.only_topic is not None:
+            return repeat_string(decode_text(fields.only_topic), len(fields))
         return as_strings(gather_binary(fields.window, topic.positions, topic.sizes))
 
     def _properties(self) -> PropertyColumns:
@@ -248,9 +246,19 @@ class _BatchColumns:
         return pa.array(codes)
 
 
+def _is_beyond_time(milliseconds: NDArray[np.signedinteger]) -> bool:
+    """Whether some time cannot be told in microseconds; two looks, no array made."""
+    if not len(milliseconds):
+        return False
+    return max(int(milliseconds.max()), -int(milliseconds.min())) > _MAX_TIMESTAMP_MS
+
+
 def _schedule_rows(fields: RecordFields) -> NDArray[np.int64]:
     """The rows whose topic is the schedule topic."""
     topic = fields.topic
+    if fields.only_topic is not None:
+        is_schedule = fields.only_topic == layout.SCHEDULE_TOPIC.encode()
+        return np.arange(len(fields) if is_schedule else 0)
     rows = np.flatnonzero(topic.sizes == len(_SCHEDULE_TOPIC))
     if len(rows) == 0:
         return rows

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog
-from rmqlog.commitlog_format.errors import StoreError
+from rmqlog.commitlog_format.errors import StoreError, TruncatedFileError
 from rmqlog.commitlog_format.layout import PREFIX
+from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.segment import Window
 
 _MAGICS = tuple(
@@ -42,7 +43,8 @@ def next_sound_position(log: CommitLog, damaged: int, stop: int) -> int | None:
 
 def _magic_places(window: Window) -> Iterator[int]:
     """The offsets at which a magic number stands, ascending for each magic number."""
-    data = window.data.tobytes()
+    with intact(window.data):
+        data = window.data.tobytes()
     places: list[int] = []
     for magic in _MAGICS:
         place = data.find(magic)
@@ -55,6 +57,8 @@ def _magic_places(window: Window) -> Iterator[int]:
 def _is_sound(log: CommitLog, offset: int) -> bool:
     try:
         log.message(offset, check_crc=True)
+    except TruncatedFileError:  # it shrank since: nothing can be told of what was there
+        raise
     except StoreError:
         return False
     return True

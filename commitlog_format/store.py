@@ -32,6 +32,7 @@ from rmqlog.commitlog_format.snapshot import (
     QueueEnd,
     find_log_end,
     find_queue_end,
+    last_whole_end,
     open_queue_files,
 )
 from rmqlog.commitlog_format.store_files import (
@@ -134,7 +135,9 @@ class Store:
         """
         if not self.files.queues:
             return None
-        dispatched = max(self._queue_end(key).log_end for key in self.files.queues)
+        ends = [self._queue_end(key) for key in self.files.queues]
+        # Where a broker stopped in order, a dispatched record that does not check is damage.
+        dispatched = last_whole_end(self.log, ends, check_crc=self.was_killed)
         if self.was_killed:
             self._queue_ends.clear()
         return dispatched

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ def expand_paths(paths: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for path in paths:
         if not _GLOB_CHARACTERS.isdisjoint(path):
-            matches = sorted(glob.glob(path))
+            matches = sorted(filter(os.path.isdir, glob.glob(path)))
             if not matches:
                 raise StoreNotFoundError("no directory matches", path)
             found.update(dict.fromkeys(match.rstrip("/") for match in matches))

@@ -17,6 +17,7 @@ from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
 from rmqlog.commitlog_format.errors import CorruptRecordError
 from rmqlog.commitlog_format.log_walk import LogWalk
+from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.message import Message
 from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.store_files import QueueKey
@@ -98,7 +99,9 @@ def _units_of_run(log: CommitLog, run: RecordRun) -> Iterator[tuple[QueueKey, Un
     decoder = RecordDecoder(UNIT_SOURCE_COLUMNS, limits=log.limits)
     batch = decoder.decode(run.window.data, run.window.start, run.offsets, path=run.window.path)
     yield from units_of_records(log, batch).items()
-    if _MULTI_DISPATCH_BYTES in run.window.data.tobytes():
+    with intact(run.window.data):
+        is_dispatched_further = _MULTI_DISPATCH_BYTES in run.window.data.tobytes()
+    if is_dispatched_further:
         for offset in run.offsets.tolist():
             yield from _multi_dispatch_units(log.message(offset, check_crc=False))
 

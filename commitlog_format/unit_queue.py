@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rmqlog.commitlog_format.errors import CorruptQueueError, InvalidNameError
 from rmqlog.commitlog_format.layout import PRE_BLANK_SIZE
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
-from rmqlog.commitlog_format.segment import FileQueue, Window
+from rmqlog.commitlog_format.segment import FileQueue
 
 #: Says whether the record that a unit (at this index of its queue) points to is really there.
 VerifyUnit = Callable[[np.void, int], bool]
@@ -58,9 +58,9 @@ class UnitQueue:
         found = np.empty(self._checked_count(start, stop), self.unit_dtype)
         # As bytes: numpy would copy a structured array field by field.
         content = found.view(np.uint8)
-        for first, window in self._windows(start, stop):
-            position = (first - start) * self.unit_dtype.itemsize
-            content[position : position + len(window.data)] = window.data
+        size = self.unit_dtype.itemsize
+        for first, last in self._runs(start, stop, stop - start):
+            self._read_into(first, content[(first - start) * size : (last - start) * size])
         return found
 
     def find_end(self, verify: VerifyUnit, log_start: int = 0) -> int:
@@ -83,7 +83,8 @@ class UnitQueue:
 
         def is_there(index: int) -> bool:
             unit = self.unit(index)
-            gone = unit["commit_log_offset"] < log_start
+            # A negative offset is no offset, not an expired one.
+            gone = 0 <= unit["commit_log_offset"] < log_start
             return bool(gone or is_pre_blank(unit) or verify(unit, index))
 
         written = self._written_end()
@@ -142,18 +143,25 @@ class UnitQueue:
                 return int(start + before + 1)
         return end
 
-    def _windows(self, start: int, stop: int) -> Iterator[tuple[int, Window]]:
-        """Whole units in windows, each with the index of its first."""
-        self._checked_count(start, stop)
+    def _runs(self, start: int, stop: int, count_max: int) -> Iterator[tuple[int, int]]:
+        """The indexes ``[start, stop)`` in runs of at most so many, each of one file."""
         size = self.unit_dtype.itemsize
-        window_size = max(size, self.limits.window_size - self.limits.window_size % size)
-        for window in self.files.windows(start * size, stop * size, window_size):
-            if len(window.data) % size:
+        while start < stop:
+            file = self.files.file_of(start * size)
+            last = min(start + count_max, stop, file.end // size)
+            if last == start:
                 raise CorruptQueueError(
-                    "a queue file ends within a unit", window.path, window.end,
-                    len(window.data) % size, f"a multiple of {size}",
+                    "a queue file ends within a unit", file.path, file.end,
+                    file.end % size, f"a multiple of {size}",
                 )
-            yield window.start // size, window
+            yield start, last
+            start = last
+
+    def _read_into(self, first: int, content: NDArray[np.uint8]) -> None:
+        """Copy the units of a run, from the index ``first`` on."""
+        offset = first * self.unit_dtype.itemsize
+        file = self.files.file_of(offset)
+        self.files.handle(file).read_into(offset - file.start, content)
 
     def _checked_count(self, start: int, stop: int) -> int:
         if not self.first_index <= start <= stop <= self.stop_index:

@@ -46,13 +46,18 @@ def run_in_child(code: str, *arguments: object) -> dict[str, Any]:
 
     The child may use ``growth_limit(size)``: from then on it may take so many bytes more.
     """
-    process = subprocess.run(
-        [sys.executable, "-c", _CHILD_PRELUDE + code, *map(str, arguments)],
-        capture_output=True, text=True, timeout=HANG_S, check=False, cwd=TESTS_DIRECTORY,
-    )
+    process = child_process(code, *arguments)
     assert process.returncode == 0, f"exit {process.returncode}: {process.stderr[-4000:]}"
     result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return result
+
+
+def child_process(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run Python in a child, as :func:`run_in_child` does, however it ends."""
+    return subprocess.run(
+        [sys.executable, "-c", _CHILD_PRELUDE + code, *map(str, arguments)],
+        capture_output=True, text=True, timeout=HANG_S, check=False, cwd=TESTS_DIRECTORY,
+    )
 
 
 _CHILD_PRELUDE = '''

@@ -31,6 +31,10 @@ class MemoryFile:
         self.files.read_size += size
         return self.data[offset : offset + size]
 
+    def read_into(self, offset: int, target: NDArray[np.uint8]) -> None:
+        """Fill an array."""
+        target[:] = np.frombuffer(self.read(offset, len(target)), np.uint8)
+
     def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
         """A read-only array of so many bytes."""
         return np.frombuffer(self.read(offset, size), np.uint8)

@@ -58,6 +58,17 @@ RULES: list[tuple[Callable[[SourceFile], Violations], tuple[str, ...], list[tupl
         ],
     ),
     (
+        rules.reads_windows_intact,
+        PACKAGES,
+        [
+            ("writer/x.py", "total = run.window.data.sum()"),
+            ("writer/x.py", "with other(window.data):\n    total = window.data.sum()"),
+            ("writer/x.py", "with intact(window.data):\n    pass\nfound = window.data[0]"),
+            ("commitlog_format/x.py", "def f(file):\n    return file.window(0, 10).sum()"),
+            ("commitlog_format/x.py", "def f(log):\n    return log.files.window(0, 9).data.sum()"),
+        ],
+    ),
+    (
         rules.declares_no_layout,
         PACKAGES,
         [

@@ -32,7 +32,15 @@ UNSAFE_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve
 UNSAFE_CALLS = {"eval", "exec", "compile", "__import__", "yaml.load", "yaml.unsafe_load"}
 
 #: The one file of each package that maps memory.
-MAPPING_FILES = {"commitlog_format/files.py", "writer/posix.py"}
+MAPPING_FILES = {"commitlog_format/mapped_windows.py", "writer/posix.py"}
+
+#: Opens windows and hands them on, unread.
+WINDOW_FILE = "commitlog_format/segment.py"
+WINDOW_DATA = re.compile(r"window(\(.*\))?\.data$", re.DOTALL)
+#: Calls that read a window within ``intact`` themselves, or do not read it.
+INTACT_CALLS = {"decode", "decode_batches", "find_malformed", "first_malformed", "intact", "len"}
+#: Functions that are called within ``intact``.
+INTACT_FUNCTIONS = {"_collect", "_first_half_written"}
 
 #: ``writer/posix.py`` packs the kernel's ``struct flock``, which is no layout of the store.
 LAYOUT_FILE = "commitlog_format/layout.py"
@@ -149,6 +157,45 @@ def maps_memory_in_one_file(file: SourceFile) -> Violations:
     for call, name in called_names(file):
         if name.endswith((".memmap", ".memory_map")):
             yield call.lineno, f"calls {name}: map through the package's own file"
+
+
+def reads_windows_intact(file: SourceFile) -> Violations:
+    """What is made from a window counts only if its file was whole until then."""
+    if file.path == WINDOW_FILE:
+        return
+    for line in _reads_of_windows(file.tree):
+        yield line, "reads a window outside of ``with intact(...)``: its file may have shrunk"
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.FunctionDef) and not any(map(_is_intact, ast.walk(node))):
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and _opens_array(call):
+                    yield call.lineno, "opens a window of a file without ``with intact(...)``"
+
+
+def _reads_of_windows(node: ast.AST) -> Iterator[int]:
+    """The lines below a node that read ``window.data`` where nothing checks it afterwards."""
+    if _is_intact(node):
+        return
+    if isinstance(node, ast.FunctionDef) and node.name in INTACT_FUNCTIONS:
+        return
+    if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in INTACT_CALLS:
+        return
+    if isinstance(node, ast.Attribute) and WINDOW_DATA.search(ast.unparse(node)):
+        yield node.lineno
+    for child in ast.iter_child_nodes(node):
+        yield from _reads_of_windows(child)
+
+
+def _is_intact(node: ast.AST) -> bool:
+    return isinstance(node, ast.With) and any(
+        ast.unparse(item).startswith("intact(") for item in node.items
+    )
+
+
+def _opens_array(call: ast.Call) -> bool:
+    """Whether a call opens a window of one file, which is an array and no ``Window``."""
+    receiver, _, name = ast.unparse(call.func).rpartition(".")
+    return name == "window" and not receiver.endswith(("files", "self", "super()"))
 
 
 def declares_no_layout(file: SourceFile) -> Violations:

@@ -113,6 +113,13 @@ def test_stale_units_behind_the_end_are_stepped_over(
     assert queue.find_end(there(range(true))) == true
 
 
+def test_a_negative_offset_is_no_record_that_expired(tmp_path: Path) -> None:
+    units = make_units([*increasing(4), -5, -700])
+    queue = ConsumeQueue(write_queue(tmp_path, units))
+    assert queue.find_end(there(range(4)), log_start=100) == 4
+    assert queue.find_end(there(), log_start=0) == 0
+
+
 def test_a_few_damaged_records_among_the_last_do_not_end_the_queue(tmp_path: Path) -> None:
     queue = ConsumeQueue(write_queue(tmp_path, make_units(increasing(200)), 50))
     for damaged in (range(188, 195), range(185, 192), range(120, 127)):

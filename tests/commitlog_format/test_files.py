@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import pickle
 from pathlib import Path
@@ -78,7 +77,7 @@ def test_what_the_system_refuses_is_named(path: str, monkeypatch: pytest.MonkeyP
     for module, name, use in (
         (os, "pread", lambda: file.read(0, 1)),
         (os, "fstat", file.size),
-        (mmap, "mmap", lambda: file.window(0, 1)),
+        (files, "map_window", lambda: file.window(0, 1)),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, refuse)
@@ -93,7 +92,7 @@ def test_without_a_descriptor_for_a_mapping_the_bytes_are_copied(
     def refuse(*_arguments: Any, **_options: Any) -> Any:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(mmap, "mmap", refuse)
+    monkeypatch.setattr(files, "map_window", refuse)
 
     assert LocalFile(path).window(10, 20).tobytes() == CONTENT[10:30]
 

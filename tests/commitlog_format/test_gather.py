@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from queue_files import write_queue
 
+from rmqlog.commitlog_format import files
 from rmqlog.commitlog_format.errors import SegmentExpiredError, TruncatedFileError
-from rmqlog.commitlog_format.files import LocalFiles
+from rmqlog.commitlog_format.files import LocalFile, LocalFiles
 from rmqlog.commitlog_format.gather import gather, gather_from_queue
 from rmqlog.commitlog_format.layout import CONSUME_QUEUE_UNIT
 
@@ -36,6 +38,25 @@ def test_an_item_behind_the_end_raises(tmp_path: Path, count: int) -> None:
     path.write_bytes(bytes(100))
     with pytest.raises(TruncatedFileError):
         gather(LocalFiles().open(str(path)), np.full(count, 93), ITEM)
+
+
+def test_items_that_were_lost_while_they_were_gathered_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"\1" * 40_000)
+    window = LocalFile.window
+
+    def window_of_a_shrinking_file(file: LocalFile, offset: int, size: int) -> object:
+        found = window(file, offset, size)
+        os.truncate(file.path, 20_000)
+        return found
+
+    monkeypatch.setattr(files, "COPIED_SIZE", 0)
+    monkeypatch.setattr(LocalFile, "window", window_of_a_shrinking_file)
+    with pytest.raises(TruncatedFileError) as caught:
+        gather(LocalFiles().open(str(path)), np.arange(0, 39_000, 100), ITEM)
+    assert caught.value.path == str(path)
 
 
 def test_items_are_gathered_from_a_run_of_files(tmp_path: Path) -> None:

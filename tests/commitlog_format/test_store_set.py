@@ -46,6 +46,15 @@ def test_a_glob_without_a_match_and_no_path_at_all_are_no_store(tmp_path: Path) 
         StoreSet.open([])
 
 
+def test_a_glob_does_not_match_files(cluster: Path) -> None:
+    for name in ("broker-3", "notes.txt"):
+        (cluster / name).touch()
+    assert len(StoreSet.open(f"{cluster}/*/store")) == len(StoreSet.open(f"{cluster}/b*/*")) == 2
+    assert expand_paths([f"{cluster}/*"]) == [f"{cluster}/broker-1", f"{cluster}/broker-2"]
+    with pytest.raises(StoreNotFoundError, match="no directory matches"):
+        StoreSet.open(f"{cluster}/*.txt")
+
+
 def test_paths_are_named_once_and_without_a_trailing_slash() -> None:
     assert expand_paths(["/a/", "/a", "/", "b"]) == ["/a", "/", "b"]
 
