@@ -19,9 +19,11 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +58,8 @@ _PROGRESS_INTERVAL_S = 5.0
 logger = logging.getLogger(__name__)
 
 Step = Callable[[], None]
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,16 @@ class _Assigned:
     queue_offset: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Records of one placement, and where in the staged file they begin."""
+
+    assigned: _Assigned
+    placement: Placement
+    position: int
+    is_last: bool = False
+
+
 class BatchCommit:
     """One commit, step by step. Nothing of it is visible before :meth:`open_gate`."""
 
@@ -137,7 +151,7 @@ class BatchCommit:
         self._timestamp = max(now_ms, target.appender.last_timestamp_ms, 1)
         self._records = CommitRecords(target.posix, target.path)
         self._progress = _Progress(target, job.records_size)
-        self._buffer = np.empty(0, np.uint8)
+        self._buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
         #: Where each queue goes on with this job.
         self._first_offsets = {
             queue: target.appender.next_offset(queue) for queue in job.counts
@@ -154,6 +168,7 @@ class BatchCommit:
         if not self._job.row_count:
             or_stop(self.note_done)
             return CommitResult(0)
+        self._target.files.starts_writeback = True
         or_stop(self.write)
         or_stop(self.open_gate)
         try:
@@ -166,6 +181,7 @@ class BatchCommit:
                 "%s: job %s is committed; the next open finishes what is left: %s",
                 self._target.path, self._job.job.job_id, error,
             )
+        self._target.files.starts_writeback = False
         return CommitResult(
             self._job.row_count, self._start, self._target.log.end, self._timestamp
         )
@@ -182,8 +198,6 @@ class BatchCommit:
         target.log.shut_gate()
         self._copy_records()
         target.log.flush()
-        for assigned in self._batches():
-            target.dispatcher.dispatch_queues(self._dispatch_batch(assigned))
         target.files.sync_names()
         target.dispatcher.queues.flush()
 
@@ -222,7 +236,9 @@ class BatchCommit:
         with contextlib.closing(self._batches()) as batches:
             first = next(batches)
             header_size = RECORD_HEADERS[0].itemsize
-            record = self._patched(first, Placement(0, int(first.sizes[0]), 0, 1), 0)
+            size = int(first.sizes[0])
+            run = _Run(first, Placement(0, size, 0, 1), first.staged.records_position)
+            record = self._complete(run)
             manifest = CommitManifest(
                 self._job.job, self._start, int(first.physical_offset[0]),
                 record[:header_size].tobytes(),
@@ -230,28 +246,44 @@ class BatchCommit:
         manifest.write(self._target.posix, self._target.path)
 
     def _copy_records(self) -> None:
-        log = self._target.log
-        for assigned in self._batches():
-            done = 0
-            for placement in assigned.placements:
-                data = self._patched(assigned, placement, done)
-                log.reserve([placement])
-                log.write(placement, data)
-                done += placement.size
-                self._progress.add(placement.size)
+        """Records into the log and units into the queues; no unit counts while the gate is shut.
 
-    def _patched(
-        self, assigned: _Assigned, placement: Placement, position: int
-    ) -> NDArray[np.uint8]:
-        """The records of a placement with everything that was open filled in."""
+        Another thread reads and completes records while this one writes those before them.
+        """
+        log, dispatcher = self._target.log, self._target.dispatcher
+        with ThreadPoolExecutor(1, "rmqlog-staged") as reading:
+            for run, data in _one_ahead(reading, self._take, self._runs()):
+                log.reserve([run.placement])
+                log.write(run.placement, data)
+                self._progress.add(run.placement.size)
+                if run.is_last:
+                    dispatcher.dispatch_queues(self._dispatch_batch(run.assigned))
+
+    def _runs(self) -> Iterator[_Run]:
+        """The placements of all batches."""
+        for assigned in self._batches():
+            position = assigned.staged.records_position
+            for placement in assigned.placements:
+                is_last = placement.stop_row == len(assigned.sizes)
+                yield _Run(assigned, placement, position, is_last)
+                position += placement.size
+
+    def _take(self, run: _Run) -> NDArray[np.uint8]:
+        """The completed records of a run, which are then no longer staged."""
+        data = self._complete(run)
+        run.assigned.reader.drop_records(self._target.posix, run.position, run.placement.size)
+        return data
+
+    def _complete(self, run: _Run) -> NDArray[np.uint8]:
+        """The records of a run with everything that was open filled in."""
+        assigned, placement = run.assigned, run.placement
         data = self._scratch(placement.size)
-        assigned.reader.records(assigned.staged.records_position + position, data)
+        assigned.reader.records(run.position, data)
         rows = slice(placement.first_row, placement.stop_row)
         sizes = assigned.sizes[rows]
         starts = np.cumsum(sizes) - sizes
         staged = assigned.staged.rows[rows]
-        if starts[-1] + int(sizes[-1]) != len(data):
-            raise CorruptStagingError("staged records end within a record", assigned.reader.path)
+        self._check_staged(assigned, data, starts, sizes)
         offsets = np.empty(len(starts), ASSIGNED_OFFSETS)
         offsets["queue_offset"] = assigned.queue_offset[rows]
         offsets["physical_offset"] = assigned.physical_offset[rows]
@@ -272,11 +304,27 @@ class BatchCommit:
             put_constant(data, starts[of_kind] + position_in_record, timestamp)
         return data
 
+    def _check_staged(
+        self, assigned: _Assigned, data: NDArray[np.uint8], starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+    ) -> None:
+        """Raise unless a record of its size begins at each start: staged files are not synced,
+        and the disk of another machine may have lost some of it."""
+        found = windows(data, layout.PREFIX.size)[starts].view(layout.RECORD_PREFIX)
+        magics = found["magic"]
+        is_record = (magics == layout.MAGIC_V1) | (magics == layout.MAGIC_V2)
+        if not (is_record & (found["total_size"] == sizes)).all():
+            raise CorruptStagingError("no record where a staged one begins", assigned.reader.path)
+
     def _scratch(self, size: int) -> NDArray[np.uint8]:
-        """Memory that is used again and again; first touch costs more than a copy."""
-        if size > len(self._buffer):
-            self._buffer = np.empty(max(size, CHUNK_SIZE), np.uint8)
-        return self._buffer[:size]
+        """Memory that is used again and again; first touch costs more than a copy.
+
+        There are two pieces: one is written to the log while the other is being filled.
+        """
+        self._buffers.reverse()
+        if size > len(self._buffers[0]):
+            self._buffers[0] = np.empty(max(size, CHUNK_SIZE), np.uint8)
+        return self._buffers[0][:size]
 
     def _batches(self) -> Generator[_Assigned]:
         """All staged batches in order, each with its places: the same ones every time."""
@@ -285,21 +333,20 @@ class BatchCommit:
         segment_size = self._target.log.segment_size
         for file in self._job.files:
             reader = StagedFileReader(f"{self._job.folder}/{file.name}")
-            with contextlib.closing(reader):
-                for staged in reader.batches():
-                    sizes = staged.rows["size"].astype(np.int64)
-                    codes = staged.rows["queue_code"]
-                    placements = place_records(sizes, offset, segment_size)
-                    starts = [next_offsets[queue] for queue in staged.queues]
-                    yield _Assigned(
-                        reader, staged, sizes, placements,
-                        physical_offsets(placements, sizes), queue_offsets(codes, starts),
-                    )
-                    last = placements[-1]
-                    offset = last.physical_offset + last.size
-                    counts = np.bincount(codes, minlength=len(staged.queues)).tolist()
-                    for queue, count in zip(staged.queues, counts, strict=True):
-                        next_offsets[queue] += count
+            for staged in reader.batches():
+                sizes = staged.rows["size"].astype(np.int64)
+                codes = staged.rows["queue_code"]
+                placements = place_records(sizes, offset, segment_size)
+                starts = [next_offsets[queue] for queue in staged.queues]
+                yield _Assigned(
+                    reader, staged, sizes, placements,
+                    physical_offsets(placements, sizes), queue_offsets(codes, starts),
+                )
+                last = placements[-1]
+                offset = last.physical_offset + last.size
+                counts = np.bincount(codes, minlength=len(staged.queues)).tolist()
+                for queue, count in zip(staged.queues, counts, strict=True):
+                    next_offsets[queue] += count
 
     def _dispatch_batch(self, assigned: _Assigned) -> DispatchBatch:
         rows = assigned.staged.rows
@@ -315,6 +362,20 @@ class BatchCommit:
             store_timestamp=np.full(len(rows), self._timestamp, np.int64),
             tags_code=tags_code,
         )
+
+
+def _one_ahead(
+    other_thread: Executor, work: Callable[[_Item], _Result], items: Iterable[_Item]
+) -> Iterator[tuple[_Item, _Result]]:
+    """Each item with what the work makes of it, the next one in work while this one is used."""
+    before: tuple[_Item, Future[_Result]] | None = None
+    for item in items:
+        ahead = (item, other_thread.submit(work, item))
+        if before is not None:
+            yield before[0], before[1].result()
+        before = ahead
+    if before is not None:
+        yield before[0], before[1].result()
 
 
 class _Progress:

@@ -24,6 +24,7 @@ from rmqlog.commitlog_format.layout import (
 )
 from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer.index_writer import IndexWriter
+from rmqlog.writer.multi_dispatch import Further, further_units, in_log_order
 from rmqlog.writer.queue_table import QueueTable
 
 _TAG_TOPIC_SUFFIX = f"{layout.INDEX_KEY_SEPARATOR}{layout.INDEX_TAG_PREFIX[0]}"
@@ -62,6 +63,43 @@ class DispatchBatch:
     def end(self) -> int:
         """The physical offset behind the last record."""
         return int(self.physical_offset[-1] + self.size[-1])
+
+
+def join_batches(batches: Sequence[DispatchBatch]) -> DispatchBatch:
+    """Batches that follow one another in the log as one."""
+    if len(batches) == 1:
+        return batches[0]
+    places: dict[QueueKey, int] = {}
+    codes = []
+    lmq_units: list[tuple[int, QueueKey, int]] = []
+    row_count = 0
+    for batch in batches:
+        place_of_code = [places.setdefault(queue, len(places)) for queue in batch.queues]
+        codes.append(np.array(place_of_code, np.int32)[batch.queue_codes])
+        lmq_units += [(row_count + row, key, offset) for row, key, offset in batch.lmq_units]
+        row_count += len(batch)
+    batch_count = None
+    if any(batch.batch_count is not None for batch in batches):
+        batch_count = np.concatenate([_messages_of_records(batch) for batch in batches])
+    return DispatchBatch(
+        queues=list(places),
+        queue_codes=np.concatenate(codes),
+        queue_offset=np.concatenate([batch.queue_offset for batch in batches]),
+        physical_offset=np.concatenate([batch.physical_offset for batch in batches]),
+        size=np.concatenate([batch.size for batch in batches]),
+        sys_flag=np.concatenate([batch.sys_flag for batch in batches]),
+        store_timestamp=np.concatenate([batch.store_timestamp for batch in batches]),
+        tags_code=np.concatenate([batch.tags_code for batch in batches]),
+        uniq_keys=pa.concat_arrays([batch.uniq_keys for batch in batches]),
+        keys=pa.concat_arrays([batch.keys for batch in batches]),
+        tags=pa.concat_arrays([batch.tags for batch in batches]),
+        lmq_units=lmq_units,
+        batch_count=batch_count,
+    )
+
+
+def _messages_of_records(batch: DispatchBatch) -> NDArray[np.int16]:
+    return np.ones(len(batch), np.int16) if batch.batch_count is None else batch.batch_count
 
 
 def find_queues(
@@ -122,14 +160,25 @@ class Dispatcher:
     def dispatch_queues(self, batch: DispatchBatch) -> None:
         """The half of :meth:`dispatch` that concerns the queues."""
         units = _units(batch)
+        further: dict[QueueKey, Further] = {}
+        if batch.lmq_units:
+            further = further_units(batch, _in_queue(batch), self.queues.is_batch)
         for key, rows in _rows_by_queue(batch):
             if self.queues.is_batch(key.topic):
                 self.queues.batch_queue(key).append(_batch_units(batch, rows))
             else:
-                self.queues.queue(key).append(_some(units, rows), batch.queue_offset[rows])
-        for row, key, queue_offset in batch.lmq_units:
-            unit = _some(units, np.array([row]))
-            self.queues.queue(key).append(unit, np.array([queue_offset], np.int64))
+                of_queue = _some(units, rows)
+                if self.queues.has_ext:
+                    self.queues.put_ext(key, of_queue, batch.store_timestamp[rows])
+                offsets = batch.queue_offset[rows]
+                if key in further:
+                    more = further.pop(key)
+                    of_queue, offsets = in_log_order(
+                        of_queue, (rows, offsets), _some(units, more[0]), more
+                    )
+                self.queues.queue(key).append(of_queue, offsets)
+        for key, (rows, offsets) in further.items():
+            self.queues.queue(key).append(_some(units, rows), offsets)
 
     def dispatch_index(
         self, batch: DispatchBatch, rows: NDArray[np.int64], hashes: NDArray[np.int32]
@@ -158,11 +207,17 @@ def _is_indexed(batch: DispatchBatch, indexed_to: int) -> NDArray[np.bool_]:
     return keep
 
 
+def _in_queue(batch: DispatchBatch) -> NDArray[np.bool_]:
+    transaction = batch.sys_flag & layout.TRANSACTION_MASK
+    found: NDArray[np.bool_] = (transaction == 0) | (
+        transaction == int(SysFlag.TRANSACTION_COMMIT)
+    )
+    return found
+
+
 def _rows_by_queue(batch: DispatchBatch) -> Iterator[tuple[QueueKey, NDArray[np.int64]]]:
     """The rows of each queue in log order; prepared and rolled back messages are in none."""
-    transaction = batch.sys_flag & layout.TRANSACTION_MASK
-    in_queue = (transaction == 0) | (transaction == int(SysFlag.TRANSACTION_COMMIT))
-    rows = np.flatnonzero(in_queue)
+    rows = np.flatnonzero(_in_queue(batch))
     codes = batch.queue_codes[rows]
     # numpy sorts 16 bits by radix.
     narrow = codes.astype(np.int16) if len(batch.queues) < 2**15 else codes

@@ -1,12 +1,17 @@
-"""Dropping index files that cannot be trusted after a crash, to be made anew from the log."""
+"""Which index files can be trusted after a crash; what they lack is made anew from the log."""
 
 from __future__ import annotations
 
+import os
+
 from rmqlog.commitlog_format.checkpoint import Checkpoint
+from rmqlog.commitlog_format.commit_log import CommitLog
 from rmqlog.commitlog_format.errors import StoreError
 from rmqlog.commitlog_format.files import FileAccess
 from rmqlog.commitlog_format.index_file import IndexFile
 from rmqlog.commitlog_format.store_files import StoreFiles
+from rmqlog.writer.index_notes import notes_path, read_notes
+from rmqlog.writer.index_rollback import roll_back
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.settings import StoreSettings
 
@@ -17,13 +22,16 @@ def recover_index(
     files: StoreFiles,
     settings: StoreSettings,
     checkpoint: Checkpoint,
+    log: CommitLog,
     limit: int,
+    log_end: int,
 ) -> int:
     """Remove doubtful index files; from which physical offset on records must be indexed again.
 
     As a broker (IndexService.load) we keep the files that the checkpoint knows to be on disk,
-    normally all but the last one. A broker then indexes only what it happens to dispatch
-    again; we start where the last kept file ends, so that no message is missing.
+    normally all but the last one. That one is rolled back to our own note of it, if there is
+    one that holds. A broker then indexes only what it happens to dispatch again; we start where
+    the last kept file ends, so that no message is missing.
     """
     if not settings.messageIndexEnable:
         return limit
@@ -35,11 +43,35 @@ def recover_index(
             doubtful.append(path)
         else:
             kept_end = end
+    if doubtful and files.has_abort:
+        noted_end = _noted_end(posix, access, files, settings, doubtful[0], log, log_end)
+        if noted_end is not None:
+            kept_end = noted_end
+            del doubtful[0]
     for path in reversed(doubtful):
         posix.unlink(path)
     if doubtful:
         posix.fsync_directory(files.index_directory)
     return kept_end
+
+
+def _noted_end(
+    posix: Posix,
+    access: FileAccess,
+    files: StoreFiles,
+    settings: StoreSettings,
+    path: str,
+    log: CommitLog,
+    log_end: int,
+) -> int | None:
+    """Roll a file back to the newest note that holds of it: the last record it then has entries
+    of. ``None``, and the file is as it was, when there is none."""
+    counts = (os.path.basename(path), settings.maxHashSlotNum, settings.maxIndexNum)
+    for note in read_notes(access, notes_path(files.path)):
+        is_of_file = (note.file_name, note.slot_count, note.entry_count) == counts
+        if is_of_file and roll_back(posix, access, path, note, log, log_end):
+            return note.header.end_physical_offset
+    return None
 
 
 def _index_paths(access: FileAccess, directory: str) -> list[str]:

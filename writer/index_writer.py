@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from datetime import datetime
 
@@ -10,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format.errors import CorruptIndexError
+from rmqlog.commitlog_format.index_file import IndexHeader
 from rmqlog.commitlog_format.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
+from rmqlog.writer.index_notes import IndexNotes, SlotsTally, notes_path, slots_sum
 from rmqlog.writer.segments import FileSet, MappedFile
 from rmqlog.writer.settings import StoreSettings
 
@@ -29,6 +32,10 @@ class IndexFileWriter:
         size = self._entries_position + entry_count * INDEX_ENTRY.itemsize
         self._file = MappedFile(files, path, size, min(_RESERVE_STEP, size))
         self._flushed_count = 0
+        #: The header as it was last stored: all of it changes at once.
+        self._header: tuple[int, ...] = (0, 0, 0, 0, 0, 1)
+        #: The sum of the slots, once somebody has counted them.
+        self.tally: SlotsTally | None = None
         self.begin_timestamp = 0
         self.end_timestamp = 0
         self.begin_physical_offset = 0
@@ -50,6 +57,7 @@ class IndexFileWriter:
         if before is not None:
             made.begin_physical_offset = made.end_physical_offset = before.end_physical_offset
             made.begin_timestamp = made.end_timestamp = before.end_timestamp
+        made.tally = SlotsTally(slot_count)
         made._store_header()
         return made
 
@@ -71,6 +79,7 @@ class IndexFileWriter:
         opened.end_physical_offset = int(header["end_physical_offset"])
         opened.hash_slot_count = int(header["hash_slot_count"])
         opened.index_count = max(int(header["index_count"]), 1)
+        opened._header = (*header.item()[:-1], opened.index_count)
         opened._flushed_count = opened.index_count
         opened._file.reserve(0, opened._entry_position(opened.index_count))
         return opened
@@ -154,22 +163,45 @@ class IndexFileWriter:
         return self._entries_position + number * INDEX_ENTRY.itemsize
 
     def _store_header(self) -> None:
-        header = np.zeros(1, INDEX_HEADER)
-        header[0] = (
+        fields = (
             self.begin_timestamp, self.end_timestamp, self.begin_physical_offset,
             self.end_physical_offset, self.hash_slot_count, self.index_count,
         )
+        header = np.zeros(1, INDEX_HEADER)
+        header[0] = fields
         self._file.store(0, header.view(np.uint8), INDEX_HEADER.itemsize)
+        self._header = fields
 
-    def flush(self) -> None:
-        """All entries are on disk when it returns, before the header that counts them."""
-        if self._flushed_count == self.index_count:
+    def count_slots(self, notes: IndexNotes) -> None:
+        """Know the sum of the slots of a file that was opened, before anything is put.
+
+        What no note knows to be on disk is synced with the next flush: a broker does not.
+        """
+        array = self._file.array
+        note = notes.find(os.path.basename(self.path), array, self.slot_count, self.index_count)
+        if note is not None:
+            self._flushed_count = note.header.index_count
+            self.tally = SlotsTally(self.slot_count, self._flushed_count, note.slots_sum)
             return
-        count = self.index_count
+        self._flushed_count = 1
+        table = array[INDEX_HEADER.itemsize : self._entries_position].view(INDEX_SLOT)
+        self.tally = SlotsTally(self.slot_count, self.index_count, slots_sum(table))
+
+    def flush(self, notes: IndexNotes | None = None) -> None:
+        """All entries are on disk when it returns, before the header that counts them; then
+        that is noted where ``notes`` are given."""
+        header = IndexHeader(*self._header)
+        count = header.index_count
+        if self._flushed_count == count:
+            return
         self._file.sync(self._entry_position(max(self._flushed_count, 1)),
                         self._entry_position(count))
         self._file.sync(0, self._entries_position)
         self._flushed_count = count
+        if notes is not None and self.tally is not None:
+            note = notes.due_note(self.path, header, self.entry_count, self.tally)
+            if note is not None:
+                notes.write(note)
 
 
 def _seconds_after(begin_ms: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -191,6 +223,9 @@ class IndexWriter:
         self.entry_count = settings.maxIndexNum
         self._last: IndexFileWriter | None = None
         self._unflushed: list[IndexFileWriter] = []
+        #: Both the writer and its background thread may flush.
+        self._flushing = threading.Lock()
+        self._notes = IndexNotes(files.posix, notes_path(files.store_path))
         #: The latest message in a full, flushed file: what the checkpoint says of the index.
         self.safe_timestamp = 0
         names = self._names()
@@ -214,6 +249,8 @@ class IndexWriter:
         """A broker looks for a file with room for every record, even for one without keys."""
         if self._last is None or self._last.room == 0:
             self._roll()
+        elif self._last.tally is None:
+            self._last.count_slots(self._notes)
 
     def put(
         self,
@@ -253,10 +290,11 @@ class IndexWriter:
 
     def flush(self) -> None:
         """All entries are on disk when it returns; another thread may put more meanwhile."""
-        last = self._last
-        for file in list(self._unflushed):
-            file.flush()
-            if file is not last:  # it is full, and is not written again
-                self.safe_timestamp = max(self.safe_timestamp, file.end_timestamp)
-                self._unflushed.remove(file)
-                self.files.release(file.path)
+        with self._flushing:
+            last = self._last
+            for file in list(self._unflushed):
+                file.flush(self._notes if file is last else None)
+                if file is not last:  # it is full, and is not written again
+                    self.safe_timestamp = max(self.safe_timestamp, file.end_timestamp)
+                    self._unflushed.remove(file)
+                    self.files.release(file.path)

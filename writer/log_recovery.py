@@ -21,6 +21,7 @@ from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
 from rmqlog.commitlog_format.errors import CorruptRecordError, StoreError
 from rmqlog.commitlog_format.log_walk import LogEnd, LogWalk
+from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.record_fields import RecordFields
 from rmqlog.commitlog_format.segment import FileQueue, SegmentFile
 from rmqlog.writer.posix import Posix
@@ -66,7 +67,8 @@ def find_end(log: CommitLog, start: int, *, after_crash: bool) -> LogEnd:
     whole = FileQueue(log.files.access, files[: gaps[0]] if gaps else files)
     walk = LogWalk(CommitLog(whole, limits=log.limits), start, check_crc=True)
     for run in walk:
-        offset = _first_half_written(log, run) if after_crash else None
+        with intact(run.window.data):
+            offset = _first_half_written(log, run) if after_crash else None
         if offset is not None:
             reason = "its topic or properties were only written in part"
             return LogEnd(offset, CorruptRecordError(reason, run.window.path, offset))

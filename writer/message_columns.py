@@ -209,15 +209,13 @@ class _Columns:
     """Columns of a batch by name, cast to what the writer works with."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        self._batch = batch
         self.count = batch.num_rows
+        # Asking the batch for a name makes a schema each time.
+        self._columns = dict(zip(batch.schema.names, batch.columns, strict=True))
 
     def find(self, name: str, kind: pa.DataType) -> pa.Array | None:
-        index = self._batch.schema.get_field_index(name)
-        if index < 0:
-            return None
-        column = self._batch.column(index)
-        if column.type == kind:
+        column = self._columns.get(name)
+        if column is None or column.type == kind:
             return column
         try:
             return column.cast(kind)
@@ -241,11 +239,8 @@ class _Columns:
 
     def milliseconds(self, name: str) -> pa.Array | None:
         """A column of times, or of integers that are milliseconds already."""
-        index = self._batch.schema.get_field_index(name)
-        if index < 0:
-            return None
-        column = self._batch.column(index)
-        if pa.types.is_timestamp(column.type):
+        column = self._columns.get(name)
+        if column is not None and pa.types.is_timestamp(column.type):
             # Fractions of a millisecond have no place on disk.
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
             return column.view(pa.int64())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,15 @@ from rmqlog.commitlog_format.store_files import QueueFolder, QueueKey, QueueKind
 from rmqlog.commitlog_format.unit_queue import UnitQueue
 from rmqlog.writer.log_recovery import data_end, zero
 from rmqlog.writer.posix import Posix
+from rmqlog.writer.queue_ext_writer import ExtRecovery, cut_ext
 from rmqlog.writer.settings import StoreSettings
 
 _UNITS = {
     QueueKind.SIMPLE: layout.CONSUME_QUEUE_UNIT,
     QueueKind.BATCH: layout.BATCH_CONSUME_QUEUE_UNIT,
 }
+#: The last unit with an address of the ext file is looked for in steps of so many units.
+_EXT_STEP = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,15 @@ class QueueEnd:
 
     ``lost`` tells that units behind it were not as they must be, so that the log has to be
     dispatched again from ``max_physical_offset`` on. ``is_empty`` tells that the queue has no
-    file: it goes on where its next record says, or at ``end`` when no record says so.
+    file: it goes on where its next record says, or at ``end`` when no record says so. ``ext_end``
+    is the byte behind the last unit's unit in the queue's ext files.
     """
 
     end: int
     max_physical_offset: int
     lost: bool = False
     is_empty: bool = False
+    ext_end: int = 0
 
 
 class QueueRecovery:
@@ -55,6 +60,7 @@ class QueueRecovery:
         self._posix = posix
         self._access = access
         self._log = log
+        self._settings = settings
         self._file_sizes = {
             QueueKind.SIMPLE: settings.mappedFileSizeConsumeQueue,
             QueueKind.BATCH: settings.mapperFileSizeBatchConsumeQueue,
@@ -74,14 +80,45 @@ class QueueRecovery:
         end = queue.find_end(
             lambda unit, _: self._is_record_of(folder.key, unit), self._log.start
         )
-        return QueueEnd(end * queue.unit_dtype.itemsize, _record_end(queue, end))
+        return QueueEnd(
+            end * queue.unit_dtype.itemsize, _record_end(queue, end),
+            ext_end=self._ext_end(folder, files, end),
+        )
+
+    def _ext(self, folder: QueueFolder) -> ExtRecovery | None:
+        """The ext files of a queue, where they are enabled; there may be none yet."""
+        if not self._settings.enableConsumeQueueExt or folder.kind is not QueueKind.SIMPLE:
+            return None
+        size = self._settings.mappedFileSizeConsumeQueueExt
+        return ExtRecovery(self._access, folder.ext_path, size)
+
+    def _ext_end(self, folder: QueueFolder, files: FileQueue, end: int) -> int:
+        """The end of the ext unit of the last unit that has one; mostly that is the last one."""
+        ext = self._ext(folder)
+        if ext is None or not files.files or not os.path.isdir(folder.ext_path):
+            return 0
+        queue = UnitQueue(files, _UNITS[folder.kind], self._log.limits)
+        for stop in range(end, queue.first_index, -_EXT_STEP):
+            units = queue.units(max(stop - _EXT_STEP, queue.first_index), stop)
+            found = ext.end_behind(units)
+            if found is not None:
+                return found
+        return 0
 
     def cut(self, folder: QueueFolder, limit: int) -> QueueEnd:
-        """Cut a queue behind its last sound unit whose record begins below ``limit``.
+        """Cut a queue behind its last sound unit whose record begins below ``limit``, and its ext
+        files behind the unit of that one."""
+        found = self._cut_units(folder, limit)
+        if not folder.ext_path:
+            return found
+        files = FileQueue.open(self._access, [folder.path])
+        ext_end = self._ext_end(folder, files, found.end // _UNITS[folder.kind].itemsize)
+        cut_ext(self._posix, folder.ext_path, ext_end)
+        return replace(found, ext_end=ext_end)
 
-        Every unit of the file that holds the end is looked at: after a crash any page may be
-        lost.
-        """
+    def _cut_units(self, folder: QueueFolder, limit: int) -> QueueEnd:
+        """Every unit of the file that holds the end is looked at: after a crash any page may be
+        lost."""
         unit = _UNITS[folder.kind]
         listed = FileQueue.open(self._access, [folder.path])
         files = _leading(listed.files, self._file_sizes[folder.kind])
@@ -97,6 +134,10 @@ class QueueRecovery:
         units = self._units(file, unit, stop)
         count = _sound_count(units, limit)
         lost = lost or bool(_looks_sound(units[count:], limit).any())
+        ext = self._ext(folder)
+        if ext is not None:
+            led = ext.sound_count(units[:count])
+            lost, count = lost or led < count, led
         while count and not self._is_record_of(folder.key, units[count - 1]):
             count -= 1
         if count == 0:
@@ -136,7 +177,7 @@ class QueueRecovery:
     def _is_record_of(self, key: QueueKey, unit: np.void) -> bool:
         """Whether a unit's record is there and of this queue; expired ones count as there."""
         offset = int(unit["commit_log_offset"])
-        if offset < self._log.start or int(unit["size"]) == layout.PRE_BLANK_SIZE:
+        if 0 <= offset < self._log.start or int(unit["size"]) == layout.PRE_BLANK_SIZE:
             return True
         try:
             record = self._log.record(offset)
@@ -144,10 +185,12 @@ class QueueRecovery:
             return False
         if record.total_size != unit["size"]:
             return False
-        # A light queue is fed by records of other topics.
-        is_light = key.topic.startswith(layout.LMQ_TOPIC_PREFIX)
-        return is_light or (
-            record.topic == key.topic.encode() and record.queue_id == key.queue_id
+        is_own = record.topic == key.topic.encode() and record.queue_id == key.queue_id
+        # A queue may be fed by records of other topics; a light one always is.
+        return is_own or key.topic.startswith(layout.LMQ_TOPIC_PREFIX) or (
+            self._settings.enableMultiDispatch
+            and layout.PROPERTY_MULTI_DISPATCH.encode() in record.properties
+            and key.topic.encode() in record.properties
         )
 
 

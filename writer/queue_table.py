@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.consume_queue import ConsumeQueue
+from rmqlog.commitlog_format.consume_queue_ext import ConsumeQueueExt
+from rmqlog.commitlog_format.files import LocalFiles
+from rmqlog.commitlog_format.segment import FileQueue
 from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.writer.queue_ext_writer import ExtWriter
 from rmqlog.writer.queue_recovery import QueueEnd
 from rmqlog.writer.queue_writer import BatchQueueWriter, QueueWriter, UnitFiles
 from rmqlog.writer.segments import FileSet
@@ -32,6 +40,11 @@ class QueueTable:
         self._store_path = store_path
         self._file_size = settings.mappedFileSizeConsumeQueue
         self._batch_file_size = settings.mapperFileSizeBatchConsumeQueue
+        #: Whether units hold addresses in ext files (``enableConsumeQueueExt``).
+        self.has_ext = settings.enableConsumeQueueExt
+        self._ext_file_size = settings.mappedFileSizeConsumeQueueExt
+        self._ext_ends: dict[QueueKey, int] = {}
+        self._exts: dict[QueueKey, ExtWriter] = {}
         self._queues: dict[QueueKey, QueueWriter] = {}
         self._batch_queues: dict[QueueKey, BatchQueueWriter] = {}
 
@@ -47,6 +60,33 @@ class QueueTable:
         self._queues[key] = QueueWriter(
             self._unit_files(key, end.end), end.max_physical_offset, is_new=end.is_empty
         )
+        self._ext_ends[key] = end.ext_end
+
+    def put_ext(
+        self, key: QueueKey, units: NDArray[np.void], store_timestamps: NDArray[np.int64]
+    ) -> None:
+        """Put the tags codes of a queue's new units into its ext files; the units get addresses.
+
+        A record that was dispatched before is left out.
+        """
+        ext = self._exts.get(key)
+        if ext is None:
+            directory = self._directory(layout.CONSUME_QUEUE_EXT_DIRECTORY, key)
+            end = self._ext_ends.get(key, 0)
+            ext = self._exts[key] = ExtWriter(self.files, directory, self._ext_file_size, end)
+        ends = units["commit_log_offset"] + units["size"]
+        new = np.flatnonzero(ends > self.queue(key).max_physical_offset)
+        units["tags_code"][new] = ext.append(units["tags_code"][new], store_timestamps[new])
+
+    def read(self, key: QueueKey) -> ConsumeQueue:
+        """A queue up to what is written now."""
+        access = LocalFiles()
+        directory = self._directory(layout.CONSUME_QUEUE_DIRECTORY, key)
+        ext = None
+        if key in self._exts or self._ext_ends.get(key):
+            ext_directory = self._directory(layout.CONSUME_QUEUE_EXT_DIRECTORY, key)
+            ext = ConsumeQueueExt(FileQueue.open(access, [ext_directory]))
+        return ConsumeQueue(FileQueue.open(access, [directory]), ext=ext)
 
     def batch_queue(self, key: QueueKey) -> BatchQueueWriter:
         """The writer of a BatchConsumeQueue."""
@@ -63,7 +103,10 @@ class QueueTable:
         return found.next_offset if found is not None else 0
 
     def flush(self, least_pages: int = 0) -> None:
-        """Sync the queues that have at least so many dirty pages (0: every dirty one)."""
+        """Sync the queues that have at least so many dirty pages (0: every dirty one), and first
+        the ext files that their units lead to."""
+        for ext in list(self._exts.values()):
+            ext.units.flush()
         simple = [queue.units for queue in list(self._queues.values())]
         batched = [queue.units for queue in list(self._batch_queues.values())]
         for units in simple + batched:

@@ -15,6 +15,7 @@ from rmqlog.commitlog_format.log_walk import LogEnd
 from rmqlog.commitlog_format.store_files import StoreFiles, list_store, open_log_files
 from rmqlog.writer.dispatch import Dispatcher
 from rmqlog.writer.flush import CheckpointFile
+from rmqlog.writer.index_notes import notes_path
 from rmqlog.writer.index_writer import IndexWriter
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.queue_table import QueueTable
@@ -31,6 +32,7 @@ _DERIVED_DIRECTORIES = (
     layout.CONSUME_QUEUE_DIRECTORY,
     layout.BATCH_CONSUME_QUEUE_DIRECTORY,
     layout.INDEX_DIRECTORY,
+    layout.CONSUME_QUEUE_EXT_DIRECTORY,
 )
 
 
@@ -104,14 +106,29 @@ def _remove_derived(posix: Posix, store_path: str) -> None:
     """Remove what will be made anew.
 
     First the store is marked as not closed in order, and the checkpoint goes: else whoever
-    opens a store that is half-way here would make only its newest queue units anew.
+    opens a store that is half-way here would make only its newest queue units anew. Folders that
+    tell of a setting stay, so that the next one makes what belongs into them, too.
     """
     create_abort(posix, store_path)
     posix.unlink(f"{store_path}/{layout.CHECKPOINT_FILE}")
+    posix.unlink(notes_path(store_path))
     posix.fsync_directory(store_path)
     for name in _DERIVED_DIRECTORIES:
-        for directory, _, file_names in os.walk(f"{store_path}/{name}", topdown=False):
+        root = f"{store_path}/{name}"
+        for directory, folders, file_names in os.walk(root, topdown=False):
             for file_name in file_names:
                 posix.unlink(f"{directory}/{file_name}")
-            posix.rmdir(directory)
+            if directory != root or not _tells_setting(name, folders):
+                _remove_folder(posix, directory)
     posix.fsync_directory(store_path)
+
+
+def _tells_setting(name: str, topics: list[str]) -> bool:
+    """Whether a folder tells that ext files or light message queues are enabled."""
+    is_light = any(topic.startswith(layout.LMQ_TOPIC_PREFIX) for topic in topics)
+    return name == layout.CONSUME_QUEUE_EXT_DIRECTORY or is_light
+
+
+def _remove_folder(posix: Posix, directory: str) -> None:
+    if not os.path.basename(directory).startswith(layout.LMQ_TOPIC_PREFIX):
+        posix.rmdir(directory)

@@ -195,7 +195,8 @@ class _Recovery:
             if folder.kind is QueueKind.SIMPLE:
                 ends[folder.key] = end
         indexed = recover_index(
-            self.posix, self.access, self.files, self.settings, self.checkpoint, limit
+            self.posix, self.access, self.files, self.settings, self.checkpoint, self.log,
+            limit, log_end,
         )
         dispatch_start = max(min(dispatch_start, indexed), self.log.start)
         return self._report(log_end, walk_start, dispatch_start, ends, cuts)

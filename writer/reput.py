@@ -19,10 +19,11 @@ from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
 from rmqlog.commitlog_format.encoding import dictionary_codes
 from rmqlog.commitlog_format.layout import SysFlag
 from rmqlog.commitlog_format.log_walk import LogEnd, LogWalk
-from rmqlog.commitlog_format.message import Message
+from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer.dispatch import DispatchBatch, Dispatcher, find_queues
+from rmqlog.writer.multi_dispatch import further_queues
 from rmqlog.writer.settings import StoreSettings
 
 _COLUMNS = (
@@ -89,8 +90,8 @@ def _batches(
             batch = replace(batch, tags_code=_tags_codes(log, batch, settings))
         if (batch.sys_flag & int(SysFlag.INNER_BATCH)).any():
             batch = replace(batch, batch_count=_batch_counts(log, batch))
-        if settings.enableMultiDispatch and settings.enableLmq and _mentions_lmq(run):
-            batch = replace(batch, lmq_units=_lmq_units(log, batch))
+        if settings.enableMultiDispatch and _mentions_further_queues(run):
+            batch = replace(batch, lmq_units=_lmq_units(log, batch, settings))
         yield batch
 
 
@@ -128,16 +129,19 @@ def _tags_codes(
     return codes
 
 
-def _mentions_lmq(run: RecordRun) -> bool:
-    return layout.PROPERTY_MULTI_DISPATCH.encode() in run.window.data.tobytes()
+def _mentions_further_queues(run: RecordRun) -> bool:
+    with intact(run.window.data):
+        return layout.PROPERTY_MULTI_DISPATCH.encode() in run.window.data.tobytes()
 
 
-def _lmq_units(log: CommitLog, batch: DispatchBatch) -> list[tuple[int, QueueKey, int]]:
+def _lmq_units(
+    log: CommitLog, batch: DispatchBatch, settings: StoreSettings
+) -> list[tuple[int, QueueKey, int]]:
     """The units of light message queues, which are rare: record by record."""
     found: list[tuple[int, QueueKey, int]] = []
     for row, offset in enumerate(batch.physical_offset.tolist()):
         message = log.message(offset, check_crc=False)
-        found.extend((row, key, queue_offset) for key, queue_offset in lmq_queues(message))
+        found.extend((row, key, at) for key, at in further_queues(message, settings))
     return found
 
 
@@ -151,20 +155,3 @@ def _batch_counts(log: CommitLog, batch: DispatchBatch) -> NDArray[np.int16]:
         if text.isdigit():
             counts[row] = int(text)
     return counts
-
-
-def lmq_queues(message: Message) -> list[tuple[QueueKey, int]]:
-    """The light message queues that a message is also in, and its offset in each."""
-    topic = message.topic
-    if topic.startswith((layout.RETRY_TOPIC_PREFIX, "rmq_sys_")) or topic == layout.SCHEDULE_TOPIC:
-        return []
-    separator = layout.MULTI_DISPATCH_SEPARATOR
-    names = message.properties.get(layout.PROPERTY_MULTI_DISPATCH, "").split(separator)
-    offsets = message.properties.get(layout.PROPERTY_MULTI_QUEUE_OFFSET, "").split(separator)
-    if len(names) != len(offsets):
-        return []
-    return [
-        (QueueKey(name, 0), int(offset))
-        for name, offset in zip(names, offsets, strict=True)
-        if name.startswith(layout.LMQ_TOPIC_PREFIX) and "/" not in name and offset.isdigit()
-    ]

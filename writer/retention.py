@@ -94,6 +94,7 @@ def expire(
     remaining = segments[len(expired) :]
     log_start = remaining[0].start if remaining else 0
     expired += _expired_queue_files(access, files, log_start)
+    expired += _expired_ext_files(access, files, log_start, {file.path for file in expired})
     expired += _expired_index_files(access, files, settings, log_start)
     if not dry_run:
         _remove(posix, expired, release)
@@ -147,6 +148,32 @@ def _expired_queue_files(
             if int(last["commit_log_offset"]) >= log_start:
                 break
             yield ExpiredFile(file.path, file.size, f"its log ends below {log_start}")
+
+
+def _expired_ext_files(
+    access: FileAccess, files: StoreFiles, log_start: int, expired: set[str]
+) -> Iterator[ExpiredFile]:
+    """Ext files in front of the one that the first unit whose record is there leads to, as a
+    broker removes them (ConsumeQueue.correctMinOffset)."""
+    for folder in files.queues.values():
+        if not folder.ext_path or not os.path.isdir(folder.ext_path):
+            continue
+        ext_files = FileQueue.open(access, [folder.ext_path]).files
+        queue = FileQueue.open(access, [folder.path])
+        left = [file for file in queue.files if file.path not in expired]
+        if len(ext_files) < 2 or not left:
+            continue
+        content = np.empty(left[0].size, np.uint8)
+        queue.handle(left[0]).read_into(0, content)
+        units = content.view(layout.CONSUME_QUEUE_UNIT)
+        live = np.flatnonzero((units["commit_log_offset"] >= log_start) & (units["size"] > 0))
+        address = int(units["tags_code"][live[0]]) if len(live) else 0
+        if address > layout.EXT_ADDRESS_MAX:
+            continue
+        for file in ext_files:
+            if file.end < address - layout.EXT_ADDRESS_BASE:
+                reason = f"its queue begins behind it with the log at {log_start}"
+                yield ExpiredFile(file.path, file.size, reason)
 
 
 def _expired_index_files(

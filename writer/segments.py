@@ -43,11 +43,15 @@ class FileSet:
         self, posix: Posix, store_path: str, open_files: int | None = None
     ) -> None:
         self.posix = posix
+        self.store_path = store_path
         self._scratch_directory = f"{store_path}/{layout.RMQLOG_DIRECTORY}"
         self.open_files = _open_files_limit() if open_files is None else open_files
         self._maps: OrderedDict[str, Mapping] = OrderedDict()
         self._unsynced_directories: dict[str, None] = {}
         self._mutex = threading.Lock()
+        #: Whether the kernel shall begin at once to write out what is written past a map: for
+        #: much that is synced soon.
+        self.starts_writeback = False
 
     def create(
         self, path: str, size: int, *, content: Buffer = b"", durable: bool = False
@@ -103,6 +107,8 @@ class FileSet:
         descriptor = self.posix.open(path)
         try:
             self.posix.pwrite(descriptor, data, position)
+            if self.starts_writeback:
+                self.posix.start_writeback(descriptor, position, len(data))
         finally:
             self.posix.close(descriptor)
 

@@ -20,6 +20,7 @@ from rmqlog.commitlog_format.files import FileAccess, LocalFiles
 from rmqlog.commitlog_format.segment import FileQueue
 
 _UNIT_SIZE = layout.CONSUME_QUEUE_UNIT.itemsize
+_EXT_FILE_SIZE_MIN = layout.CONSUME_QUEUE_EXT_HEADER.itemsize + layout.EXT_FILE_END_SIZE
 _DURATION = re.compile(r"(\d+)([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
@@ -49,6 +50,8 @@ class StoreSettings:
     mapperFileSizeBatchConsumeQueue: int = (
         layout.CONSUME_QUEUE_FILE_UNITS * layout.BATCH_CONSUME_QUEUE_UNIT.itemsize
     )
+    enableConsumeQueueExt: bool = False
+    mappedFileSizeConsumeQueueExt: int = layout.CONSUME_QUEUE_EXT_FILE_SIZE
     maxHashSlotNum: int = layout.INDEX_SLOT_COUNT
     maxIndexNum: int = layout.INDEX_ENTRY_COUNT
     messageIndexEnable: bool = True
@@ -90,6 +93,7 @@ class StoreSettings:
         for name, least in (
             ("mappedFileSizeCommitLog", _SEGMENT_SIZE_MIN),
             ("mappedFileSizeConsumeQueue", _UNIT_SIZE),
+            ("mappedFileSizeConsumeQueueExt", _EXT_FILE_SIZE_MIN),
             ("maxHashSlotNum", 1),
             ("maxIndexNum", 2),
             ("maxMessageSize", 1),
@@ -203,13 +207,14 @@ class StoreSettings:
 
 def file_sizes(path: str, access: FileAccess) -> dict[str, int]:
     """The settings that an existing store's files tell, by name; none for an empty store."""
-    found = {}
+    found: dict[str, int] = dict.fromkeys(_switches_in_use(path, access), True)
     log_size = _first_file_size(access, f"{path}/{layout.COMMIT_LOG_DIRECTORY}")
     if log_size:
         found["mappedFileSizeCommitLog"] = log_size
     for name, directory in (
         ("mappedFileSizeConsumeQueue", layout.CONSUME_QUEUE_DIRECTORY),
         ("mapperFileSizeBatchConsumeQueue", layout.BATCH_CONSUME_QUEUE_DIRECTORY),
+        ("mappedFileSizeConsumeQueueExt", layout.CONSUME_QUEUE_EXT_DIRECTORY),
     ):
         queue_size = _queue_file_size(access, f"{path}/{directory}")
         if queue_size:
@@ -220,6 +225,18 @@ def file_sizes(path: str, access: FileAccess) -> dict[str, int]:
         found["maxHashSlotNum"] = slots
         found["maxIndexNum"] = 4 * slots
     return found
+
+
+def _switches_in_use(path: str, access: FileAccess) -> list[str]:
+    """The switches that somebody has written this store with: without them, what they made would
+    be lost or led astray."""
+    names = []
+    if _is_directory(access, f"{path}/{layout.CONSUME_QUEUE_EXT_DIRECTORY}"):
+        names.append("enableConsumeQueueExt")
+    topics = _directories(access, f"{path}/{layout.CONSUME_QUEUE_DIRECTORY}")
+    if any(topic.rpartition("/")[2].startswith(layout.LMQ_TOPIC_PREFIX) for topic in topics):
+        names += ["enableLmq", "enableMultiDispatch"]
+    return names
 
 
 def _first_file_size(access: FileAccess, directory: str) -> int:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from isal import isal_zlib
 from numpy.typing import NDArray
+from zlib_ng import zlib_ng
 
 from rmqlog.commitlog_format.errors import CorruptStagingError
 from rmqlog.commitlog_format.layout import (
@@ -74,7 +74,7 @@ class StagedFileWriter:
         content = np.concatenate(columns)
         prefix = STAGED_PREFIX.pack(
             STAGED_MAGIC, len(names), len(rows), len(hashes), sum(map(len, records)),
-            isal_zlib.crc32(content),
+            zlib_ng.crc32(content),
         )
         self._write(np.concatenate((np.frombuffer(prefix, np.uint8), content)))
         for piece in records:
@@ -84,25 +84,29 @@ class StagedFileWriter:
         self._posix.pwrite(self._descriptor, content, self._position)
         self._position += len(content)
 
-    def sync(self) -> None:
-        """Everything is on disk when it returns."""
-        self._posix.fsync(self._descriptor)
-
     def close(self) -> None:
         """Give the file back."""
         self._posix.close(self._descriptor)
 
 
 class StagedFileReader:
-    """Reads what a :class:`StagedFileWriter` wrote; anything else raises."""
+    """Reads what a :class:`StagedFileWriter` wrote; anything else raises.
+
+    The file is open as long as somebody holds the reader.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._descriptor = -1
         try:
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
             raise CorruptStagingError("a staged file cannot be read", path, found=error) from error
-        self._size = os.fstat(self._file.fileno()).st_size
+        self._size = os.fstat(self._descriptor).st_size
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def batches(self) -> Iterator[StagedBatch]:
         """The batches in order."""
@@ -115,10 +119,14 @@ class StagedFileReader:
         """Fill ``target`` with record bytes."""
         done = 0
         while done < len(target):
-            count = os.preadv(self._file.fileno(), [target[done:].data], position + done)
+            count = os.preadv(self._descriptor, [target[done:].data], position + done)
             if not count:
                 raise self._corrupt("a staged file is too short", position + done)
             done += count
+
+    def drop_records(self, posix: Posix, position: int, size: int) -> None:
+        """Give back the memory of records that were read: new memory takes longer to get."""
+        posix.drop(self._descriptor, position, size)
 
     def _batch(self, position: int) -> tuple[StagedBatch, int]:
         magic, names_size, row_count, hash_count, records_size, crc = STAGED_PREFIX.unpack(
@@ -129,7 +137,7 @@ class StagedFileReader:
         start = position + STAGED_PREFIX.size
         rows_size, hashes_size = row_count * STAGED_ROW.itemsize, hash_count * STAGED_HASH.itemsize
         columns = self._read(start, names_size + rows_size + hashes_size)
-        if isal_zlib.crc32(columns) != crc:
+        if zlib_ng.crc32(columns) != crc:
             raise self._corrupt("the checksum of a staged batch does not match", position)
         rows = np.frombuffer(columns, STAGED_ROW, row_count, names_size)
         hashes = np.frombuffer(columns, STAGED_HASH, hash_count, names_size + rows_size)
@@ -162,10 +170,6 @@ class StagedFileReader:
 
     def _corrupt(self, reason: str, position: int, found: object = None) -> CorruptStagingError:
         return CorruptStagingError(reason, self.path, position, found)
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._file.close()
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -23,7 +23,11 @@ from numpy.typing import NDArray
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.address import parse_host
 from rmqlog.commitlog_format.encoding import RecordColumns, encode_records
-from rmqlog.commitlog_format.errors import RuleViolationError, StoreError
+from rmqlog.commitlog_format.errors import (
+    RuleViolationError,
+    StoreError,
+    WriteFailedError,
+)
 from rmqlog.commitlog_format.hashing import java_hashes
 from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.writer import rules
@@ -148,10 +152,14 @@ class StagingWriter:
         )
 
     def finish(self) -> StagedFile:
-        """Put everything on disk; what the commit has to be told."""
-        self._file.sync()
-        self._posix.fsync_directory(self._plan.folder)
+        """Close the file; what the commit has to be told.
+
+        Nothing is synced: a job that a power cut meets in front of its gate never happened, and
+        behind its gate nobody needs what was staged.
+        """
         self._file.close()
+        if not os.path.exists(self._path):
+            raise WriteFailedError("what was staged is gone: the job was swept", self._path)
         return replace(
             self._staged,
             counts=tuple(self._counts.items()),

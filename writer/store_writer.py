@@ -32,6 +32,7 @@ from rmqlog.writer.commit import BatchCommit, CommitResult, CommitTarget, Staged
 from rmqlog.writer.commit_manifest import settle_commit
 from rmqlog.writer.delay import DelayedDelivery
 from rmqlog.writer.dispatch import Dispatcher
+from rmqlog.writer.dispatch_backlog import DispatchBacklog
 from rmqlog.writer.dispatch_thread import DispatchThread
 from rmqlog.writer.draft import Draft, Drafter
 from rmqlog.writer.flush import CheckpointFile, LogFlusher, QueueFlusher
@@ -75,9 +76,9 @@ class StoreWriter:
     Without ``settings``, file sizes are those of the store's files, or a broker's defaults. An
     append is visible to readers when it returns; it is on disk then too with
     ``flushDiskType=SYNC_FLUSH``, else after :meth:`flush` or the flush intervals. Threads may
-    share a writer. ``background=False`` does without threads of its own;
-    ``dispatch_in_background`` takes one more, which builds queues and index behind the appends:
-    they are then a moment behind the log.
+    share a writer. ``background=False`` does without threads of its own. Queues and index are
+    built behind the log, for some thousand messages at a time and with each flush of theirs;
+    ``dispatch_in_background`` takes one more thread for it.
     """
 
     def __init__(
@@ -147,10 +148,9 @@ class StoreWriter:
         self._checkpoint_file = CheckpointFile(
             self._posix, f"{self.path}/{layout.CHECKPOINT_FILE}"
         )
-        self._dispatch_thread: DispatchThread | None = None
+        backlog = DispatchThread if self._dispatch_in_background else DispatchBacklog
+        self._backlog: DispatchThread | DispatchBacklog = backlog(self._dispatcher)
         last_timestamp = self._catch_up(self.recovery)
-        if self._dispatch_in_background:
-            self._dispatch_thread = DispatchThread(self._dispatcher)
         host = parse_host(settings.store_host)
         self._appender = Appender(
             self._log, settings, host, self._queues.next_offset, last_timestamp
@@ -201,9 +201,8 @@ class StoreWriter:
 
     def _read_queue(self, key: QueueKey) -> ConsumeQueue:
         """A queue up to what is written now."""
-        self._drain_dispatch()
-        directory = f"{self.path}/{layout.CONSUME_QUEUE_DIRECTORY}/{key.topic}/{key.queue_id}"
-        return ConsumeQueue(FileQueue.open(LocalFiles(), [directory]))
+        self._backlog.drain()
+        return self._queues.read(key)
 
     # --- appending --------------------------------------------------------------------------
 
@@ -271,16 +270,8 @@ class StoreWriter:
 
     def _write(self, prepared: PreparedAppend) -> AppendResult:
         result, batch = self._appender.write(prepared)
-        if self._dispatch_thread is None:
-            self._dispatcher.dispatch(batch)
-        else:
-            self._dispatch_thread.submit(batch)
+        self._backlog.submit(batch)
         return result
-
-    def _drain_dispatch(self) -> None:
-        """Wait until the queues have caught up with the log."""
-        if self._dispatch_thread is not None:
-            self._dispatch_thread.drain()
 
     def _or_stop(self, step: Callable[[], _T]) -> _T:
         """Do a step that changes files; if it fails half-way, nothing more is written.
@@ -304,15 +295,14 @@ class StoreWriter:
             raise WriterClosedError("the writer is closed", self.path)
         self._log_flusher.check()
         self._queue_flusher.check()
-        if self._dispatch_thread is not None:
-            self._dispatch_thread.check()
+        self._backlog.check()
 
     def commit_staged(self, staged: StagedJob) -> CommitResult:
         """Append what the tasks of a job have staged: all of it, on disk when it returns, or
         nothing when it raises, unless it is ``CommitStateUnknownError``."""
         with self._mutex, open_writers.uninterrupted():
             self._check_usable()
-            self._drain_dispatch()
+            self._backlog.drain()
             parts = (self._files, self._log, self._topics, self._appender, self._dispatcher)
             target = CommitTarget(self._posix, self.path, *parts)
             return BatchCommit(target, staged, self._now_ms()).run(self._or_stop, self.flush)
@@ -376,10 +366,17 @@ class StoreWriter:
 
     # --- durability -------------------------------------------------------------------------
 
+    def dispatch(self) -> None:
+        """Queues and index have everything that was appended when it returns.
+
+        Readers do not need it: what is not dispatched yet they take from the log.
+        """
+        self._check_usable()
+        self._backlog.drain()
+
     def flush(self) -> None:
         """Everything that was appended is on disk when it returns, queues and index too."""
         self._check_usable()
-        self._drain_dispatch()
         self._log_flusher.flush()
         self.flush_queues(0)
         self.write_checkpoint()
@@ -404,7 +401,11 @@ class StoreWriter:
             self._checkpoint = replace(self._checkpoint, physic_msg_timestamp=timestamp)
 
     def flush_queues(self, least_pages: int) -> None:
-        """Sync the queues that have so many dirty pages (0: every dirty one), and the index."""
+        """Sync the queues that have so many dirty pages (0: every dirty one), and the index.
+
+        Before that, they catch up with the log.
+        """
+        self._backlog.drain()
         timestamp = self._dispatcher.last_timestamp
         self._files.sync_names()
         self._queues.flush(least_pages)
@@ -446,12 +447,10 @@ class StoreWriter:
     def _close_files(self) -> None:
         self._queue_flusher.stop()
         self._log_flusher.stop()
-        if self._dispatch_thread is not None:
-            self._dispatch_thread.stop()
+        self._backlog.stop()
         self._log.close()
         if self._failure is not None:
             return
-        self._drain_dispatch()
         self._log_flusher.flush()
         self.flush_queues(0)
         self._topics.save()

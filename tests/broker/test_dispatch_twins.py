@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker.features import DISPATCH_TWINS, Comparisons
@@ -57,7 +58,7 @@ def assert_dispatched_alike(
     settings = StoreSettings.from_mapping({**known, "brokerVersion": driver.line.version})
     rebuild(twins.ours, settings)
 
-    for kind in ("consumequeue", "batchconsumequeue"):
+    for kind in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
         theirs, ours = files_below(twins.theirs / kind), files_below(twins.ours / kind)
         assert ours.keys() == theirs.keys()
         assert [name for name in ours if ours[name] != theirs[name]] == []
@@ -85,6 +86,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
         (LINE_5, "rmq-5.5.0-clean"),
         (LINE_5, "rmq-4.9.5-clean"),
         (LINE_5, "rmq-5.5.0-bcq"),
+        (LINE_5, "rmq-5.5.0-cqext"),
         (LINE_4, "rmq-4.9.5-clean"),
     ],
     ids=lambda value: getattr(value, "version", value),
@@ -111,16 +113,45 @@ def test_our_own_log_gives_identical_files(
     assert_dispatched_alike(twins, java_driver(line), comparisons, "StoreWriter's log")
 
 
-def test_a_log_that_putmessage_wrote_gives_identical_files(
-    java_driver: Callable[[Line], JavaDriver], comparisons: Comparisons, tmp_path: Path, line: Line
-) -> None:
-    messages = [
+def numbered_messages() -> list[dict[str, Any]]:
+    """Messages for putMessage, which gives them no unique keys."""
+    return [
         {**message, "properties": {**message.get("properties", {}), "UNIQ_KEY": f"{number:032X}"}}
         for number, message in enumerate(ordinary_messages())
     ]
+
+
+def test_a_log_that_putmessage_wrote_gives_identical_files(
+    java_driver: Callable[[Line], JavaDriver], comparisons: Comparisons, tmp_path: Path, line: Line
+) -> None:
+    messages = numbered_messages()
     store = tmp_path / "store"
     answers = java_driver(line).put_messages(store, SMALL_FILES, messages)
 
     assert {answer["status"] for answer in answers} == {"PUT_OK"}
     twins = twins_of(store, SMALL_FILES, tmp_path)
     assert_dispatched_alike(twins, java_driver(line), comparisons, "putMessage's log")
+
+
+def test_ext_files_and_light_message_queues_are_identical(
+    java_driver: Callable[[Line], JavaDriver], comparisons: Comparisons, tmp_path: Path, line: Line
+) -> None:
+    settings = {
+        **SMALL_FILES, "enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 4096,
+        "enableLmq": True, "enableMultiDispatch": True,
+    }
+    messages = numbered_messages()
+    for number, message in enumerate(messages):
+        if number % 3 == 0:
+            names = "%LMQ%all" if number % 2 else f"%LMQ%all,%LMQ%of-{number % 4}"
+            message["properties"]["INNER_MULTI_DISPATCH"] = names
+    store = tmp_path / "store"
+    answers = java_driver(line).put_messages(store, settings, messages)
+
+    assert {answer["status"] for answer in answers} == {"PUT_OK"}
+    assert len(list((store / "consumequeue").glob("%LMQ%*"))) == 3
+    assert any((store / "consumequeue_ext").rglob("0*4096"))
+    twins = twins_of(store, settings, tmp_path)
+    assert_dispatched_alike(twins, java_driver(line), comparisons, "ext and light queues")
+    assert files_below(twins.ours / "consumequeue") == files_below(store / "consumequeue")
+    assert files_below(twins.ours / "consumequeue_ext") == files_below(store / "consumequeue_ext")

@@ -6,19 +6,23 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from crash.workloads import SETTINGS, Message, open_writer, to_arrow
+from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.commit_log import CommitLog
+from rmqlog.commitlog_format.consume_queue_ext import ConsumeQueueExt
 from rmqlog.commitlog_format.files import LocalFiles
 from rmqlog.commitlog_format.hashing import index_hash
 from rmqlog.commitlog_format.index_file import IndexFile
 from rmqlog.commitlog_format.log_walk import LogWalk
 from rmqlog.commitlog_format.message import Message as StoredMessage
 from rmqlog.commitlog_format.segment import FileQueue
+from rmqlog.writer.index_notes import read_notes
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.recovery import RecoveryReport
 from rmqlog.writer.settings import StoreSettings
@@ -110,10 +114,27 @@ def check_queues(path: Path, messages: list[StoredMessage]) -> None:
         sizes = {file.stat().st_size for file in files}
         assert sizes == {SETTINGS.mappedFileSizeConsumeQueue}
         content = b"".join(file.read_bytes() for file in files)
-        units = np.frombuffer(content, layout.CONSUME_QUEUE_UNIT)
+        units = np.frombuffer(content, layout.CONSUME_QUEUE_UNIT).copy()
+        ext = path / "consumequeue_ext" / key[0] / str(key[1])
+        if ext.is_dir():
+            check_ext(ext, units[: len(wanted[key])])
         expected = np.zeros(len(units), layout.CONSUME_QUEUE_UNIT)
         expected[: len(wanted[key])] = wanted[key]
         assert (units == expected).all(), f"queue {key} does not agree with the log"
+
+
+def check_ext(folder: Path, units: NDArray[np.void]) -> None:
+    """Each unit leads to the next unit of the ext files, and behind the last one are zeros; put
+    the tags codes into the units."""
+    ext = ConsumeQueueExt(FileQueue.open(LocalFiles(), [str(folder)]))
+    size = layout.CONSUME_QUEUE_EXT_HEADER.itemsize
+    addresses = units["tags_code"] - layout.EXT_ADDRESS_BASE
+    steps = addresses[1:] - addresses[:-1]
+    assert ((steps == size) | (addresses[1:] % ext.files.file_size == 0)).all()
+    units["tags_code"], _ = ext.resolve(units["tags_code"].astype(np.int64))
+    tail = ext.files.window(int(addresses[-1]) + size, ext.files.file_size).data
+    assert not tail.any(), "bytes behind the end of an ext file"
+    assert ext.files.files[-1].start <= addresses[-1]
 
 
 def check_index(path: Path, messages: list[StoredMessage], settings: StoreSettings) -> None:
@@ -139,13 +160,16 @@ def check_index(path: Path, messages: list[StoredMessage], settings: StoreSettin
 
 def tree_digest(path: Path) -> str:
     """A hash of the store's files, but for what differs from run to run: process numbers, and
-    the times at which a file of ``config`` or ``index`` was made."""
+    the times at which a file of ``config`` or ``index`` was made (which notes repeat)."""
     digest = hashlib.sha256()
     for number, file in enumerate(sorted(path.rglob("*"))):
         if file.name in ("owner.json", "owner.json.new") or not file.is_file():
             continue
         name = number if file.parent.name == "index" else file.relative_to(path)
         content = b"" if file.name == "abort" else file.read_bytes()
+        if file.name == layout.INDEX_NOTES_FILE:
+            notes = read_notes(LocalFiles(), str(file))
+            content = repr([replace(note, file_name="") for note in notes]).encode()
         if file.parent.name == "config":
             content = re.sub(rb'"timestamp":[0-9]+', b"", content)
         digest.update(f"{name}:{len(content)}\n".encode())

@@ -10,6 +10,7 @@ import pytest
 from crash.case_counts import CaseCounts
 from crash.oracle import CheckedStores, durable_count
 from crash.workloads import (
+    EXT_SETTINGS,
     POOL_SETTINGS,
     SETTINGS,
     SYNC_SETTINGS,
@@ -42,7 +43,7 @@ def kill_at(
 ) -> Outcome:
     """Run a workload on a fresh store and kill it there."""
     shutil.rmtree(path, ignore_errors=True)
-    workload.prepare(str(path))
+    workload.prepare(str(path), settings)
 
     def victim(posix: FaultyPosix, ledger: Ledger) -> None:
         workload.run(str(path), posix, ledger.note, settings)
@@ -54,7 +55,7 @@ def kill_everywhere(
     workload: Workload, path: Path, settings: StoreSettings, index: int, count: int
 ) -> int:
     """Kill at each call, before, during and after it; returns the number of cases."""
-    stores = CheckedStores(workload.messages, SETTINGS)
+    stores = CheckedStores(workload.messages, settings)
     cases = 0
     number = 1 + index
     while True:
@@ -84,9 +85,11 @@ def test_killed_at_any_call_a_writer_loses_nothing(
 
 
 @pytest.mark.parametrize(
-    "settings", [SYNC_SETTINGS, POOL_SETTINGS], ids=["synchronous", "transient store pool"]
+    "settings",
+    [SYNC_SETTINGS, POOL_SETTINGS, EXT_SETTINGS],
+    ids=["synchronous", "transient store pool", "ext files"],
 )
-def test_killed_in_another_flush_mode_a_writer_loses_nothing(
+def test_killed_with_other_settings_a_writer_loses_nothing(
     settings: StoreSettings, scratch: Path, case_counts: CaseCounts
 ) -> None:
     workload = WORKLOADS[-1]

@@ -29,6 +29,10 @@ SETTINGS = StoreSettings(
     defaultTopicQueueNums=2,
 )
 SYNC_SETTINGS = SETTINGS.with_changes(flushDiskType=FlushDiskType.SYNC_FLUSH)
+#: Each queue has ext files, of twelve units.
+EXT_SETTINGS = SETTINGS.with_changes(
+    enableConsumeQueueExt=True, mappedFileSizeConsumeQueueExt=20 * 12 + 10
+)
 POOL_SETTINGS = SETTINGS.with_changes(transientStorePoolEnable=True)
 
 #: What a record needs besides its body with the texts of :func:`message`.
@@ -88,10 +92,10 @@ class Workload:
         """Messages that are on disk before the victim starts."""
         return sum(map(len, self.before))
 
-    def prepare(self, path: str) -> None:
+    def prepare(self, path: str, settings: StoreSettings = SETTINGS) -> None:
         """Make the store that the victim finds."""
         if self.before:
-            append_all(path, Posix(), self.before, 0, lambda note: None, SETTINGS)
+            append_all(path, Posix(), self.before, 0, lambda note: None, settings)
 
     def run(self, path: str, posix: Posix, note: Note, settings: StoreSettings = SETTINGS) -> None:
         """What the victim does."""

@@ -189,6 +189,21 @@ def test_a_commit_that_fails_behind_its_gate_has_succeeded(
     assert not list(verify_store(Store(str(tmp_path))))
 
 
+def test_staged_bytes_that_were_lost_fail_the_job_and_nothing_happens(tmp_path: Path) -> None:
+    staged = stage(tmp_path, [[batch(50)]])
+    path = Path(staged.folder) / staged.files[0].name
+    content = bytearray(path.read_bytes())
+    content[-2000:-1000] = bytes(1000)
+    path.write_bytes(content)
+
+    with pytest.raises(CommitFailedError, match="no record where a staged one begins"):
+        commit_job(str(tmp_path), staged, SMALL)
+
+    with open_writer(tmp_path):
+        pass
+    assert list(Store(str(tmp_path)).topics) == []
+
+
 def test_a_gate_that_may_be_open_is_a_state_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

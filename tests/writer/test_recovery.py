@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from counting_files import CountingFiles
 from crash.oracle import check_queues, check_store, read_log, tree_digest
 from crash.workloads import (
     CLOCK_STEP_MS,
@@ -28,7 +29,6 @@ from rmqlog.commitlog_format.errors import (
     StoreError,
     UnsupportedFormatError,
 )
-from rmqlog.commitlog_format.files import LocalFiles, ReadableFile
 from rmqlog.commitlog_format.layout import CONSUME_QUEUE_UNIT
 from rmqlog.writer.posix import Mapping, Posix
 from rmqlog.writer.recovery import RecoveryReport, recover
@@ -202,34 +202,6 @@ def test_a_checkpoint_that_cannot_be_true_vouches_for_nothing(
 
     assert run(store).walk_start == 0
     check_store(store, MESSAGES, len(MESSAGES))
-
-
-class CountingFiles(LocalFiles):
-    """Files that count how many bytes of each kind are looked at."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: dict[str, int] = {}
-
-    def open(self, path: str) -> ReadableFile:
-        kind = Path(path).parent.name
-        file, sizes = super().open(path), self.sizes
-
-        class Counted:
-            path = file.path
-
-            def size(self) -> int:
-                return file.size()
-
-            def read(self, offset: int, size: int) -> bytes:
-                sizes[kind] = sizes.get(kind, 0) + size
-                return file.read(offset, size)
-
-            def window(self, offset: int, size: int, *, sequential: bool = False) -> object:
-                sizes[kind] = sizes.get(kind, 0) + size
-                return file.window(offset, size, sequential=sequential)
-
-        return Counted()  # type: ignore[return-value]
 
 
 def read_sizes(path: Path, message_count: int) -> dict[str, int]:

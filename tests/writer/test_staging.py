@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,8 +27,7 @@ from rmqlog.writer.staging import STAGING_AGE_S, StagingPlan, StagingWriter, swe
 
 def read(path: Path) -> list[StagedBatch]:
     """The batches of a staged file."""
-    with closing(StagedFileReader(str(path))) as reader:
-        return list(reader.batches())
+    return list(StagedFileReader(str(path)).batches())
 
 
 def test_staging_touches_nothing_but_its_own_folder(tmp_path: Path) -> None:

@@ -264,20 +264,65 @@ def test_threads_share_a_writer_and_no_message_is_lost_or_mixed_up(
         assert view.max_offset > 0, key
 
 
-def test_queues_and_index_built_in_the_background_are_those_built_in_line(
-    tmp_path: Path,
+@pytest.mark.parametrize("in_background", [False, True])
+def test_queues_and_index_of_many_appends_are_those_built_append_by_append(
+    tmp_path: Path, in_background: bool
 ) -> None:
     keys = [f"u{number}" for number in range(200)]
-    for folder, in_background in (("a", False), ("b", True)):
-        with open_writer(tmp_path / folder, dispatch_in_background=in_background) as writer:
+    topics = [f"t{number * number % 7}" for number in range(200)]
+
+    def write(path: Path, *, one_by_one: bool) -> None:
+        in_thread = in_background and not one_by_one
+        with open_writer(path, dispatch_in_background=in_thread) as writer:
             for first in range(0, 200, 20):
-                writer.append(batch(20, first, uniqKey=keys[first : first + 20]))
+                rows = slice(first, first + 20)
+                writer.append(batch(20, first, topics[rows], uniqKey=keys[rows]))
+                if one_by_one:
+                    writer.flush()
 
     one, other = tmp_path / "a", tmp_path / "b"
+    write(one, one_by_one=True)
+    write(other, one_by_one=False)
+
     assert dict(files_below(one, "consumequeue")) == dict(files_below(other, "consumequeue"))
     assert [content for _, content in files_below(one, "index")] == [
         content for _, content in files_below(other, "index")
     ]
+
+
+def test_what_is_not_dispatched_yet_is_read_from_the_log(tmp_path: Path) -> None:
+    with open_writer(tmp_path) as writer:
+        writer.append(batch(7))
+
+        assert not (tmp_path / "consumequeue").exists()
+        assert len(rows_of(tmp_path, "orders")) == 7
+
+        writer.append(batch(9_000, 7))
+        assert Store(str(tmp_path)).queue("orders", 0).stop_index > 0
+
+
+def test_after_a_dispatch_that_failed_nothing_more_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise WriteFailedError("the disk is full")
+
+    writer = open_writer(tmp_path)
+    writer.append(batch(7))
+    with monkeypatch.context() as patch:
+        patch.setattr("rmqlog.writer.dispatch.Dispatcher.dispatch", fail)
+        with pytest.raises(WriteFailedError, match="full"):
+            writer.flush()
+
+    with pytest.raises(WriteFailedError, match="full"):
+        writer.append(batch(7, 7))
+    with pytest.raises(WriteFailedError, match="full"):
+        writer.close()
+
+    assert (tmp_path / "abort").exists()
+    with open_writer(tmp_path):
+        pass
+    assert len(rows_of(tmp_path, "orders")) == 7
 
 
 def test_without_an_index_none_is_built(tmp_path: Path) -> None:
