@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
-from rmqlog.commitlog_format.errors import InvalidSettingError, SegmentExpiredError
+from rmqlog.commitlog_format.errors import (
+    InvalidSettingError,
+    SegmentExpiredError,
+    TopicNotFoundError,
+)
 from rmqlog.commitlog_format.queue_view import QueueView
 from rmqlog.commitlog_format.store import Store
 from rmqlog.spark_datasource.options import GROUP_PREFIX, Options
+from rmqlog.spark_datasource.topics import table_topics
 
 #: Kafka's words for the two ends of a queue in JSON.
 LATEST: Final = -1
@@ -63,6 +69,38 @@ class OffsetBounds:
                 f"startingOffsets of {view.topic!r} queue {view.queue_id} are not there; set "
                 f"failOnDataLoss=false to read what is",
                 found=f"offsets {view.min_offset} to {view.max_offset}", expected=start,
+            )
+
+
+def check_offset_names(stores: Sequence[Store], options: Options) -> None:
+    """Raise if offsets in JSON name a broker or a topic that is not there: a name mistyped.
+
+    Of topics that were deleted since, ``failOnDataLoss=false`` says that they may be missing.
+    """
+    for option in ("startingOffsets", "endingOffsets"):
+        given = options[option]
+        if not isinstance(given, dict):
+            continue
+        names = {store.broker_name for store in stores}
+        for broker_name, by_topic in given.items() if _has_brokers(given) else [("", given)]:
+            if broker_name and broker_name not in names:
+                raise InvalidSettingError(
+                    f"{option} name a broker that is not there", found=repr(broker_name),
+                    expected=" or ".join(map(repr, sorted(names))),
+                )
+            if options["failOnDataLoss"]:
+                _check_topics(stores, option, by_topic)
+
+
+def _check_topics(stores: Sequence[Store], option: str, by_topic: dict[str, Any]) -> None:
+    known = {topic for store in stores for topic in {*store.topics, *table_topics(store)}}
+    for topic in by_topic:
+        if topic not in known:
+            near = get_close_matches(topic, sorted(known), 3)
+            raise TopicNotFoundError(
+                f"{option} name a topic that is not there",
+                ", ".join(store.path for store in stores), found=repr(topic),
+                expected=" or ".join(map(repr, near)) if near else None,
             )
 
 

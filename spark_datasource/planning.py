@@ -13,7 +13,7 @@ from rmqlog.spark_datasource.access_paths import Findings, StorePaths
 from rmqlog.spark_datasource.aggregates import aggregate_rows
 from rmqlog.spark_datasource.expiry import Expiry
 from rmqlog.spark_datasource.metadata_tables import metadata_rows
-from rmqlog.spark_datasource.offsets import OffsetBounds
+from rmqlog.spark_datasource.offsets import OffsetBounds, check_offset_names
 from rmqlog.spark_datasource.options import KEY_COLUMN, Options
 from rmqlog.spark_datasource.partitions import (
     Partition,
@@ -48,6 +48,7 @@ def plan_scan(
         rows = metadata_rows(options["metadata"], columns, stores, options)
         return _finish(request, [RowList(rows)] if rows else [], findings, stores)
     check_topics_exist(stores, options)
+    check_offset_names(stores, options)
     bounds = OffsetBounds.of(options, snapshot.group_offsets)
     paths = [
         _store_paths(request, columns, store, pin, bounds, findings)

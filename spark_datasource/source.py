@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from functools import cache
-
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader
 from pyspark.sql.types import DataType, StructType
 
 from rmqlog.commitlog_format.errors import StoreNotFoundError, TopicNotFoundError
 from rmqlog.spark_datasource import catalog
 from rmqlog.spark_datasource.aggregates import aggregate_schema
+from rmqlog.spark_datasource.created_tables import statement_options, table_options
 from rmqlog.spark_datasource.metadata_tables import METADATA_TYPES
+from rmqlog.spark_datasource.missing_bridge import warn_of_missing_bridge
+from rmqlog.spark_datasource.offsets import check_offset_names
 from rmqlog.spark_datasource.reader import RmqlogReader
 from rmqlog.spark_datasource.request import Request, parse_request
 from rmqlog.spark_datasource.schema import (
@@ -22,8 +22,6 @@ from rmqlog.spark_datasource.schema import (
 )
 from rmqlog.spark_datasource.snapshots import SNAPSHOT_KEY, open_new
 from rmqlog.spark_datasource.topics import check_topics_exist
-
-logger = logging.getLogger(__name__)
 
 
 class RmqlogDataSource(DataSource):
@@ -36,7 +34,9 @@ class RmqlogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The schema of the table that the options mean, or the answer to a bridge's question."""
-        request = parse_request(self.options)
+        if catalog.is_unknown_table(self.options):
+            return StructType([])
+        request = parse_request(statement_options(self.options))
         if request.catalog == catalog.TABLES:
             return catalog.table_names(request.options)
         if request.catalog == catalog.METADATA:
@@ -52,10 +52,13 @@ class RmqlogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of the wanted columns; the bridge prunes them, or the user's own schema."""
-        request = parse_request(self.options)
+        options, schema = table_options(self.options, schema)
+        request = parse_request(options)
+        if not request.has_bridge:  # with a schema of the user's own nobody asks for ours
+            warn_of_missing_bridge()
         if request.aggregate is None:
             check_schema(schema, _table_types(request))
-        return RmqlogReader(self.options, schema)
+        return RmqlogReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer of a frame, all of whose columns and options were checked."""
@@ -70,24 +73,16 @@ class RmqlogDataSource(DataSource):
 def _table_schema(request: Request) -> StructType:
     options = request.options
     if not request.has_bridge:
-        _warn_of_missing_bridge()
+        warn_of_missing_bridge()
     stores, snapshot = open_new(options)
     if options["metadata"] is not None:
         schema = schema_of(METADATA_TYPES[options["metadata"]])
         schema.fields[0].metadata[SNAPSHOT_KEY] = snapshot.to_json()
         return schema
     check_topics_exist(stores, options)
+    check_offset_names(stores, options)
     exact = request.has_bridge and options["pushdown"]
     return message_schema(options, snapshot, exact=exact)
-
-
-@cache
-def _warn_of_missing_bridge() -> None:
-    """Once: Spark asks for schemas in one process, which it keeps."""
-    logger.warning(
-        "the bridge's jar is not there: filters and columns are not pushed down. "
-        "Use rmqlog.session(), or set spark.jars to rmqlog.jar_path()"
-    )
 
 
 def _table_types(request: Request) -> dict[str, DataType]:

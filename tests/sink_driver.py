@@ -7,18 +7,19 @@ of a job are numbers; the ``fault`` says where an attempt fails, sleeps or dies 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from faults import FaultyPosix, Kind, Plan
+from faults import FaultyPosix
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -40,6 +41,15 @@ SIZES = {
 POINTS = ("before rows", "between rows", "staged", "before message", "message")
 #: In the folder of traces: name and path of every call of a commit that was not killed.
 COMMIT_CALLS = "commit-calls.json"
+#: In the folder of traces: the staged files that no message names, when the commit begins.
+LOSERS = "losers.json"
+#: What waits for so long waits in vain.
+PATIENCE_S = 240.0
+
+#: The name of a durable call, a part of its path, and which of the calls that match, from 1;
+#: an empty text matches all.
+Numbered = tuple[str, str, int]
+NO_CALL: Numbered = ("", "", 0)
 
 
 @dataclass(frozen=True)
@@ -47,56 +57,116 @@ class Fault:
     """What goes wrong.
 
     At ``point``, the first ``attempts`` attempts at ``partition`` fail; ``how`` is ``raise``,
-    ``kill`` (the worker), ``kill executor`` or ``await copy``, which goes on when another attempt
-    has staged the partition. ``commit_call`` makes the commit die before so many durable calls,
-    the driver's whole process group if ``commit_how`` is ``kill group``, or fail at it if it is
-    ``error``. Each attempt leaves a file in the folder ``trace`` at each point that it gets to.
+    ``kill`` (the worker), ``kill executor``, ``kill executors`` (all of them), or what slows a
+    task down so that Spark runs a copy of it: ``await copy`` goes on when the copy has staged
+    the partition, ``outrun copy`` when it is at the point too, where it then stays.
+
+    The commit strikes before ``commit_call``: it dies, the driver's whole process group if
+    ``commit_how`` is ``kill group``, or the call fails if it is ``error``. Before it begins
+    ``kill executors`` kills those, and it waits until ``meet`` drivers are about to commit.
+
+    Each attempt leaves a file in the folder ``trace`` at each point that it gets to.
     """
 
     point: str = ""
     attempts: int = 1
     partition: int = 1
     how: str = "raise"
-    commit_call: int = 0
+    commit_call: Numbered = NO_CALL
     commit_how: str = "kill"
+    meet: int = 0
     trace: str = ""
 
-    def strike(self, point: str) -> None:
+    def strike(self, point: str, staging: str = "") -> None:
         """Fail here, if this is the place and it has not happened yet."""
         context = TaskContext.get()
         if context is None:
             return
         partition, attempt = context.partitionId(), context.attemptNumber()
-        trace = Path(self.trace, f"{point},{partition},{attempt}")
         # When a stage runs again, its attempts are numbered from 0 again.
-        is_again = self.trace != "" and any(trace.parent.glob(f"{trace.name},*"))
+        is_again = self.trace != "" and self._was_at(point, attempt)
         if self.trace:
-            Path(f"{trace},{context.taskAttemptId()}").touch()
-        if (point, partition) != (self.point, self.partition):
+            Path(self.trace, f"{point},{partition},{attempt},{context.taskAttemptId()}").touch()
+        if partition != self.partition:
             return
-        if is_again or attempt >= self.attempts:
-            return
-        if self.how == "await copy":
-            while not any(trace.parent.glob(f"before message,{partition},{attempt + 1},*")):
-                time.sleep(0.01)
-        elif self.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif self.how == "kill executor":
-            os.kill(_executor(), signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-        else:
+        if self.how in ("await copy", "outrun copy"):
+            self._with_copy(point, attempt, staging)
+        elif point == self.point and not is_again and attempt < self.attempts:
+            self._fail(point)
+
+    def _fail(self, point: str) -> None:
+        if self.how == "raise":
             raise ZeroDivisionError(f"a fault at {point!r}")
+        if self.how == "kill executor":
+            os.kill(_executor(), signal.SIGKILL)
+        elif self.how == "kill executors":
+            kill_executors()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _with_copy(self, point: str, attempt: int, staging: str) -> None:
+        """Keep a task and its copy together: neither may end before the other is in its way."""
+        if attempt > 0 and point == "before rows":
+            wait_until(lambda: self._was_at(self.point, 0), "the original at the point")
+        if point != self.point:
+            return
+        if attempt == 0:
+            goal = "before message" if self.how == "await copy" else self.point
+            wait_until(lambda: self._was_at(goal, 1), f"a copy at {goal!r}")
+        elif self.how == "outrun copy":
+            wait_until(lambda: not os.path.exists(staging), "the end of the job")
+
+    def _was_at(self, point: str, attempt: int) -> bool:
+        return any(Path(self.trace).glob(f"{point},{self.partition},{attempt},*"))
+
+    def before_commit(self) -> None:
+        """What happens on the driver when all tasks have ended."""
+        if self.commit_how == "kill executors":
+            kill_executors()
+        if self.meet:
+            Path(self.trace, f"commit,{os.getpid()}").touch()
+            wait_until(
+                lambda: len(list(Path(self.trace).glob("commit,*"))) >= self.meet,
+                "the other driver's commit",
+            )
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    """Wait for another process; in vain is an error."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"waited in vain for {what}")
+        time.sleep(0.01)
 
 
 def _executor() -> int:
     """The Java process above this worker."""
     pid = os.getpid()
     while True:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            pid = int(file.read().rpartition(")")[2].split()[1])
+        pid = int(_status(pid)[1])
         with open(f"/proc/{pid}/comm", encoding="ascii") as file:
             if file.read().strip() == "java":
                 return pid
+
+
+def _status(pid: int) -> list[str]:
+    """State, parent, group, session and so on of a process."""
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def kill_executors() -> None:
+    """Kill all executors that this driver started; a driver is a session of its own."""
+    session, killed = os.getsid(0), 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path("/proc", name, "cmdline").read_bytes()
+            if b"CoarseGrainedExecutorBackend" in command and int(_status(int(name))[3]) == session:
+                os.kill(int(name), signal.SIGKILL)
+                killed += 1
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has ended by itself
+    assert killed, "there is no executor to kill"
 
 
 @dataclass(frozen=True)
@@ -110,15 +180,32 @@ class FaultyMessage(StagedMessage):
         return FaultyMessage, (self.staged, self.fault)
 
 
-class GroupKillingPosix(FaultyPosix):
-    """Kills all processes of the driver, then its own."""
+class CommitPosix(FaultyPosix):
+    """Strikes before one call of a commit, whichever thread makes it."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self._fault = fault
+        self._matches = 0
 
     def _perform(self, call: Call, action: Action) -> int | None:
-        if self._fires(call):
+        if not self._is_struck(call):
+            return action(call.size)
+        if self._fault.commit_how == "error":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if self._fault.commit_how == "kill group":
             os.killpg(int(os.environ["SINK_DRIVER_GROUP"]), signal.SIGKILL)
-            # Spark's Python processes are in a group of their own.
-            os.kill(os.getpid(), signal.SIGKILL)
-        return action(call.size)
+        # Spark's Python processes are in a group of their own.
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("a killed process goes on")
+
+    def _is_struck(self, call: Call) -> bool:
+        name, part, number = self._fault.commit_call
+        with self._counting:
+            self.calls.append((call.name, call.path))
+            is_match = name in ("", call.name) and part in call.path
+            self._matches += is_match
+            return is_match and self._matches == number
 
 
 class FaultyWriter(RmqlogWriter):
@@ -130,27 +217,33 @@ class FaultyWriter(RmqlogWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> FaultyMessage:
         """Write, failing on the way."""
-        self.fault.strike("before rows")
+        self._strike("before rows")
         message = super().write(self._between(iterator))
-        self.fault.strike("before message")
+        self._strike("before message")
         return FaultyMessage(message.staged, self.fault)
 
     def _between(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in iterator:
             half = batch.num_rows // 2
             yield batch.slice(0, half)
-            self.fault.strike("between rows")
+            self._strike("between rows")
             yield batch.slice(half)
-        self.fault.strike("staged")
+        self._strike("staged")
+
+    def _strike(self, point: str) -> None:
+        self.fault.strike(point, self.plan.staging.folder)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit, dying on the way."""
         fault, staging = self.fault, self.plan.staging
-        kind = Kind.ERROR if fault.commit_how == "error" else Kind.KILL_BEFORE
-        of_kind = GroupKillingPosix if fault.commit_how == "kill group" else FaultyPosix
-        posix = of_kind(Plan(kind, fault.commit_call))
+        job, posix = self.staged_job(messages), CommitPosix(fault)
+        if fault.trace:
+            winners = {file.name for file in job.files}
+            losers = [name for name in os.listdir(job.folder) if name not in winners]
+            Path(fault.trace, LOSERS).write_text(json.dumps(losers))
+        fault.before_commit()
         commit_job(
-            staging.store_path, self.staged_job(messages), staging.settings,
+            staging.store_path, job, staging.settings,
             lock_timeout_s=self.plan.lock_timeout_s, posix=posix,
         )
         if fault.trace:

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pyspark
 
+#: For Java processes that live for seconds: the quick compiler is ready long before the good one.
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
 _SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
@@ -38,7 +41,8 @@ def standalone_cluster(folder: Path, hosts: Sequence[str]) -> Iterator[str]:
         for number, command in enumerate(commands):
             host = command[command.index("--host") + 1]
             environment = {
-                **os.environ, "SPARK_LOCAL_IP": host, "PYSPARK_PYTHON": sys.executable
+                **os.environ, **QUICK_JAVA, "SPARK_LOCAL_IP": host,
+                "PYSPARK_PYTHON": sys.executable,
             }
             with (folder / f"daemon-{number}.log").open("wb") as log:
                 started.append(subprocess.Popen(

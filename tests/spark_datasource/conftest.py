@@ -11,6 +11,16 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from spark_sessions import fresh_session
 
+pytest.register_assert_rewrite("sink_drivers")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Where attempts at a task say how far they got."""
+    folder = tmp_path / "trace"
+    folder.mkdir()
+    return folder
+
 
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:

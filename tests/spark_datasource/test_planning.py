@@ -21,7 +21,6 @@ from rmqlog.commitlog_format.errors import (
     SegmentExpiredError,
     TopicNotFoundError,
 )
-from rmqlog.spark_datasource import source
 from rmqlog.spark_datasource.partitions import Partition, PartitionSizes, RowList, divide
 from rmqlog.spark_datasource.planning import plan_scan
 from rmqlog.spark_datasource.reader import RmqlogReader
@@ -326,6 +325,37 @@ def _without_queues(store: Path, copy: Path, *folders: str) -> Path:
     return copy
 
 
+def _offsets(**given: Any) -> dict[str, str]:
+    return {name: json.dumps(value) for name, value in given.items()}
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+def test_offsets_of_a_topic_or_broker_that_is_not_there_are_refused(store: Path, name: str) -> None:
+    for mistyped in ({"ordres": {"0": 5}}, {"store-a": {"orders": {"0": 5}, "ordres": {"0": 5}}}):
+        with pytest.raises(TopicNotFoundError, match=f"{name} name.*'ordres'.*'orders'"):
+            RmqlogDataSource({"path": str(store), **_offsets(**{name: mistyped})}).schema()
+        with pytest.raises(TopicNotFoundError):
+            InProcessScan(store, _offsets(**{name: mistyped})).plan()
+        # A topic may have been deleted since the offsets were noted down.
+        forgiving = {"failOnDataLoss": "false", **_offsets(**{name: mistyped})}
+        assert InProcessScan(store, forgiving).rows()
+    with pytest.raises(InvalidSettingError, match=r"broker.*'store-b'.*'store-a'"):
+        InProcessScan(store, _offsets(**{name: {"store-b": {"orders": {"0": 5}}}})).plan()
+    # Offsets of one load serve a load of fewer topics, and of topics that it does not select.
+    for known in ({"orders": {"0": 5}, "batch": {"0": 1}}, {"store-a": {"orders": {"0": 5}}}, {}):
+        assert InProcessScan(store, {"topic": "orders", **_offsets(**{name: known})}).rows()
+
+
+def test_the_catalog_has_no_table_for_a_name_that_is_none(store: Path) -> None:
+    question = {"path": str(store), "__rmqlog.bridge": "1", "__rmqlog.catalog": "table"}
+    assert RmqlogDataSource({**question, "metadata": "nope"}).schema().fieldNames() == []
+    assert RmqlogDataSource({**question, "topic": "nope"}).schema().fieldNames() == []
+    assert "topic" in RmqlogDataSource({**question, "metadata": "Topics"}).schema().fieldNames()
+    assert "body" in RmqlogDataSource({**question, "topic": "orders"}).schema().fieldNames()
+    with pytest.raises(InvalidSettingError, match="metadata"):
+        RmqlogDataSource({"path": str(store), "metadata": "nope"}).schema()
+
+
 def _tables(path: Path) -> list[str]:
     options = {"path": str(path), "__rmqlog.bridge": "1", "__rmqlog.catalog": "tables"}
     return RmqlogDataSource(options).schema().fieldNames()
@@ -341,10 +371,3 @@ def test_a_store_without_queues_has_its_topics(
         InProcessScan(bare, {"topic": "ordres"}).rows()
     found = InProcessScan(bare, {"topic": "batch"}).rows()
     assert as_bag(found, PLACE) == as_bag([row for row in rows if row["topic"] == "batch"], PLACE)
-
-
-def test_the_missing_jar_is_told_once(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    source._warn_of_missing_bridge.cache_clear()
-    for _ in range(3):
-        RmqlogDataSource({"path": str(store)}).schema()
-    assert caplog.text.count("the bridge's jar is not there") == 1

@@ -63,6 +63,11 @@ class CountedFile:
         self.counts.note(size)
         return self.file.read(offset, size)
 
+    def read_into(self, offset: int, target: NDArray[np.uint8]) -> None:
+        """Fill an array."""
+        self.counts.note(len(target))
+        self.file.read_into(offset, target)
+
     def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
         """A view of so many bytes."""
         self.counts.note(size)
