@@ -21,7 +21,7 @@ _PYTHON_NEWEST = (3, 13)
 _JAVA_OLDEST = 17
 _SPARK_OLDEST = (4, 1)
 _SPARK_NEWEST = (4, 3)
-_LIBRARIES = ("isal", "lz4", "mmh3", "numpy", "pyarrow", "zstandard")
+_LIBRARIES = ("lz4", "mmh3", "numpy", "pyarrow", "zlib_ng", "zstandard")
 _BRIDGE_CLASS = "org/rmqlog/spark/RmqlogDataSource.class"
 #: A Java or a Python that does not answer in this time will not answer a worker either.
 _TIMEOUT_S = 60

@@ -173,7 +173,7 @@ def _curves(
 
 
 def _spark_write(workspace: Workspace, counts: Sequence[int]) -> Curve:
-    """The memory is that of the largest Python process among driver and workers."""
+    """The memory is that of Spark's largest Python process: tasks stage, one commits."""
     points = []
     for count in (counts[0], *counts):  # the first one twice: Spark needs a warm-up
         frame = workspace.spark.range(0, count, 1, 4).selectExpr(
@@ -189,7 +189,7 @@ def _spark_write(workspace: Workspace, counts: Sequence[int]) -> Curve:
 
 
 def _peak_of_spark_python() -> float:
-    """In MiB; the JVM that Spark keeps between them is left out."""
+    """In MiB; left out are the JVM between them and this process, which has done other work."""
     parents: dict[int, int] = {}
     peaks: dict[int, float] = {}
     for status in Path("/proc").glob("[0-9]*/status"):
@@ -204,4 +204,4 @@ def _peak_of_spark_python() -> float:
     ours = {os.getpid()}
     while found := {child for child, parent in parents.items() if parent in ours} - ours:
         ours |= found
-    return max(peaks.get(process, 0.0) for process in ours)
+    return max(peaks.get(process, 0.0) for process in ours - {os.getpid()})

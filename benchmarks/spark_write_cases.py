@@ -95,19 +95,25 @@ def _against_discard(workspace: Workspace) -> Pair:
     )
 
 
-def _against_parquet(workspace: Workspace) -> Pair:
-    count = workspace.scaled(1_000_000, 200_000)
-    frame = _frame(workspace, count)
-    target = str(workspace.folder / "spark-write-parquet")
-    writing = frame.write.format("parquet").option("compression", "none").mode("overwrite")
+def _against_file_format(kind: str) -> Case:
+    def prepare(workspace: Workspace) -> Pair:
+        count = workspace.scaled(1_000_000, 200_000)
+        frame = _frame(workspace, count)
+        target = str(workspace.folder / f"spark-write-{kind}")
+        writing = frame.write.format(kind).option("compression", "none").mode("overwrite")
 
-    def check() -> None:
-        parquet = workspace.spark.read.parquet(target)
-        assert _digest(_written(workspace)) == _digest(parquet) == _digest(frame)
+        def check() -> None:
+            theirs = workspace.spark.read.schema(frame.schema).format(kind).load(target)
+            assert _digest(_written(workspace)) == _digest(theirs) == _digest(frame)
 
-    return Pair(
-        _write_store(workspace, frame), lambda: seconds(lambda: writing.save(target)), check,
-        {"rows": count},
+        return Pair(
+            _write_store(workspace, frame), lambda: seconds(lambda: writing.save(target)), check,
+            {"rows": count},
+        )
+
+    return Case(
+        f"Spark write, whole job, against {kind}",
+        f"Spark's {kind} writer, uncompressed, same rows", 1.0, prepare,
     )
 
 
@@ -192,8 +198,8 @@ def _peak_of_commit(path: str, staged: StagedJob) -> float:
 CASES = [
     Case("Spark write, whole job", "an Arrow sink that throws the same rows away", 0.6,
          _against_discard),
-    Case("Spark write, whole job, against parquet", "Spark's parquet writer, uncompressed, "
-         "same rows", 1.0, _against_parquet),
+    _against_file_format("parquet"),
+    _against_file_format("json"),
     Case("commit of a Spark write, on disk", "numpy fills the same mapped bytes", 0.1, _commit),
     Case("Spark write, ten times the rows, for each row", "the same at a tenth of the rows", 0.9,
          _growth),
