@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
-from rmqlog.commitlog_format.errors import StoreError
+from rmqlog.commitlog_format.errors import SegmentExpiredError, StoreError
 from rmqlog.commitlog_format.files import FileAccess, LocalFiles, ReadableFile
 from rmqlog.commitlog_format.index_file import IndexHeader
 from rmqlog.commitlog_format.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
@@ -211,7 +211,12 @@ class IndexNotes:
         file_name = os.path.basename(path)
         if not self._is_due(file_name, header, entry_count):
             return None
-        file = LocalFiles().open(path)
+        try:
+            file = LocalFiles().open(path)
+        except SegmentExpiredError:
+            # A broker that tries to start beside us removes the last index file before it looks
+            # at the lock. Of a file without a name there is nothing to note.
+            return None
         total = tally.advance(file, header.index_count)
         start, stop = tail_range(tally.slot_count, header.index_count)
         return IndexNote(
