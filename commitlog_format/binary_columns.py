@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from types import ModuleType
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmqlog.commitlog_format.compiled import kernels
 from rmqlog.commitlog_format.errors import InvalidNameError
 from rmqlog.commitlog_format.text import decode_text
 
@@ -18,6 +21,25 @@ MAX_COLUMN_SIZE = 2**31 - 1
 #: A view of no more bytes than this holds them itself.
 _INLINE_SIZE = 12
 _VIEW_WORDS = 4
+
+_Number = TypeVar("_Number", np.uint8, np.int32, np.int64, np.uint64)
+
+
+def new_array(shape: int | tuple[int, int], dtype: type[_Number]) -> NDArray[_Number]:
+    """An array with anything in it, for a column to be.
+
+    Its memory is Arrow's, which keeps what is freed: from numpy it would go back to the system,
+    and the first touch of a new page takes longer than filling it.
+    """
+    count = shape if isinstance(shape, int) else shape[0] * shape[1]
+    memory = pa.allocate_buffer(count * np.dtype(dtype).itemsize)
+    return np.frombuffer(memory, dtype, count).reshape(shape)
+
+
+def column_of(kind: pa.DataType, data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> pa.Array:
+    """A column of the pieces of ``data`` between the bounds."""
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data[: bounds[-1]])]
+    return pa.Array.from_buffers(kind, len(bounds) - 1, buffers)
 
 
 def items_at(
@@ -37,6 +59,9 @@ def gather_binary(
     Arrow's views describe the pieces and its cast copies them: over 4 GB/s. The pieces must lie
     within ``data``, and their sizes sum up to ``MAX_COLUMN_SIZE`` at most.
     """
+    loops = kernels(len(positions))
+    if loops is not None:
+        return _gather_compiled(loops, data, positions, sizes)
     count = len(positions)
     # A view is the size, then the bytes or: a prefix that nobody reads here, which buffer, where.
     views = np.zeros((count, _VIEW_WORDS), np.int32)
@@ -49,6 +74,17 @@ def gather_binary(
         pa.binary_view(), count, [None, pa.py_buffer(views), pa.py_buffer(data)]
     )
     return array.cast(pa.binary())
+
+
+def _gather_compiled(
+    loops: ModuleType, data: NDArray[np.uint8], positions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> pa.BinaryArray:
+    pieces = new_array(int(sizes.sum()) + loops.SPARE, np.uint8)
+    bounds = new_array(len(positions) + 1, np.int32)
+    stopped = loops.gather(loops.read_only(data), positions, sizes, pieces, bounds)
+    assert stopped == loops.ALL_ROWS, f"piece {stopped} is not within the data"
+    return column_of(pa.binary(), pieces, bounds)
 
 
 def _inline_bytes(
@@ -106,6 +142,13 @@ def repeat_string(text: str, count: int) -> pa.StringArray:
     bounds = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data * count)]
     return pa.Array.from_buffers(pa.string(), count, buffers)
+
+
+@lru_cache(maxsize=8)
+def repeated_strings(texts: tuple[str, ...], count: int) -> pa.StringArray:
+    """A column of the same few texts, again and again."""
+    indices = np.tile(np.arange(len(texts), dtype=np.int32), count)
+    return pa.array(texts, pa.string()).take(pa.array(indices))
 
 
 def as_strings(column: pa.BinaryArray) -> pa.StringArray:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
-from rmqlog.commitlog_format.binary_columns import MAX_COLUMN_SIZE, gather_binary
+from rmqlog.commitlog_format.binary_columns import MAX_COLUMN_SIZE
 from rmqlog.commitlog_format.checksum import body_crcs
 from rmqlog.commitlog_format.compression import decompress
 from rmqlog.commitlog_format.errors import BatchLimitExceededError, ChecksumError, StoreError
@@ -30,7 +30,7 @@ def body_column(fields: RecordFields, *, check_crc: bool) -> pa.BinaryArray:
 def stored_bodies(fields: RecordFields, *, check_crc: bool) -> pa.BinaryArray:
     """The bodies as they are on disk, compared with BODYCRC if so asked."""
     check_total_size(fields, int(fields.body.sizes.sum()), MAX_COLUMN_SIZE)
-    stored = gather_binary(fields.window, fields.body.positions, fields.body.sizes)
+    stored = fields.stored_bodies()
     if check_crc:
         expected = fields.header("body_crc")
         found = body_crcs(stored)

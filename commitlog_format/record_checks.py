@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from rmqlog.commitlog_format.errors import StoreError
 from rmqlog.commitlog_format.limits import Limits
 from rmqlog.commitlog_format.mapped_windows import intact
+from rmqlog.commitlog_format.plain_fields import record_fields
 from rmqlog.commitlog_format.record_bodies import stored_bodies
-from rmqlog.commitlog_format.record_fields import MalformedRowsError, RecordFields
+from rmqlog.commitlog_format.record_fields import MalformedRowsError
 
 
 def first_malformed(
@@ -30,7 +31,10 @@ def first_malformed(
         return None
     try:
         with intact(window):
-            fields = RecordFields(window, base_offset, offsets, None, path=path, limits=limits)
+            fields = record_fields(
+                window, base_offset, offsets, None, path=path, limits=limits,
+                with_bodies=check_crc,
+            )
             if check_crc:
                 stored_bodies(fields, check_crc=True)
     except MalformedRowsError as error:

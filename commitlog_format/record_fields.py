@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
-from rmqlog.commitlog_format.binary_columns import MAX_COLUMN_SIZE, items_at
+from rmqlog.commitlog_format.binary_columns import MAX_COLUMN_SIZE, gather_binary, items_at
 from rmqlog.commitlog_format.errors import (
     CorruptRecordError,
     LimitExceededError,
@@ -86,6 +87,10 @@ class RecordFields:
         if name not in self._kept_headers:
             self._kept_headers[name] = self._merge_headers(name)
         return self._kept_headers[name]
+
+    def stored_bodies(self) -> pa.BinaryArray:
+        """The bodies as they are on disk; together they must not be too much for a column."""
+        return gather_binary(self.window, self.body.positions, self.body.sizes)
 
     def require(
         self, good: NDArray[np.bool_], error: type[StoreError], reason: str,

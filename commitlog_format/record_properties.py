@@ -8,7 +8,7 @@ the general way (:class:`_MixedPairs`). Both give what ``properties.parse_proper
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,12 @@ from rmqlog.commitlog_format.binary_columns import (
     column_bounds,
     column_bytes,
     gather_binary,
+    repeated_strings,
     slice_binary,
 )
 from rmqlog.commitlog_format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from rmqlog.commitlog_format.record_fields import RecordFields
+from rmqlog.commitlog_format.split_pairs import SplitPairs, split_pairs
 from rmqlog.commitlog_format.text import decode_text
 
 #: A bit for each distinct name tells quickly whether a record repeats one.
@@ -32,9 +34,16 @@ _MAX_NAME_BITS = 62
 
 
 class PropertyColumns:
-    """The properties of the records of one batch."""
+    """The properties of the records of one batch: those of some names, and the map if it is
+    wanted."""
 
-    def __init__(self, fields: RecordFields) -> None:
+    def __init__(
+        self, fields: RecordFields, names: Sequence[str], *, with_map: bool
+    ) -> None:
+        compiled = split_pairs(fields, names, with_map=with_map)
+        if compiled is not None:
+            self._pairs: SplitPairs | _UniformPairs | _MixedPairs = compiled
+            return
         texts = gather_binary(fields.window, fields.properties.positions, fields.properties.sizes)
         bounds = column_bounds(texts).astype(np.int64)
         data = column_bytes(texts)
@@ -101,7 +110,9 @@ class _UniformPairs:
         return _UniformPairs(data, [decode_text(name) for name in names], value_bounds)
 
     def map_column(self) -> pa.MapArray:
-        bounds, keys = _repeated_names(tuple(self._names), len(self._value_bounds))
+        row_count, name_count = len(self._value_bounds), len(self._names)
+        bounds = pa.array(np.arange(row_count + 1, dtype=np.int32) * np.int32(name_count))
+        keys = repeated_strings(tuple(self._names), row_count)
         self._values = as_strings(slice_binary(self._buffer, self._value_bounds.reshape(-1, 2)))
         return pa.MapArray.from_arrays(bounds, keys, self._values)
 
@@ -131,14 +142,6 @@ def _first_row_names(text: bytes) -> tuple[list[bytes], bool] | None:
     # As texts, for names of malformed UTF-8 may read alike.
     is_unique = len({decode_text(name) for name in names}) == len(names)
     return (names, is_closed) if is_unique else None
-
-
-@lru_cache(maxsize=8)
-def _repeated_names(names: tuple[str, ...], row_count: int) -> tuple[pa.Array, pa.StringArray]:
-    """The offsets and the keys of a map column in which every row has the same names."""
-    bounds = np.arange(row_count + 1, dtype=np.int32) * np.int32(len(names))
-    indices = np.tile(np.arange(len(names), dtype=np.int32), row_count)
-    return pa.array(bounds), pa.array(names, pa.string()).take(pa.array(indices))
 
 
 class _MixedPairs:

@@ -30,6 +30,7 @@ from rmqlog.commitlog_format.hashing import java_hashes
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
 from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.message import tags_code
+from rmqlog.commitlog_format.plain_fields import record_fields
 from rmqlog.commitlog_format.record_bodies import body_column, check_total_size
 from rmqlog.commitlog_format.record_fields import MalformedRowsError, RecordFields
 from rmqlog.commitlog_format.record_properties import PropertyColumns
@@ -53,6 +54,11 @@ _PROPERTY_NAMES = {
     "uniqKey": layout.PROPERTY_UNIQ_KEY,
     "tags": layout.PROPERTY_TAGS,
     "keys": layout.PROPERTY_KEYS,
+}
+#: The properties that columns are made from.
+_PROPERTIES_OF = {
+    **{column: (name,) for column, name in _PROPERTY_NAMES.items()},
+    "tagsCode": (layout.PROPERTY_TAGS, layout.PROPERTY_DELAY),
 }
 _MICROSECONDS = 1000
 _MAX_TIMESTAMP_MS = (2**63 - 1) // _MICROSECONDS
@@ -149,10 +155,13 @@ class RecordDecoder:
         path: str, sizes: NDArray[np.integer] | None,
     ) -> pa.RecordBatch:
         with intact(window):
-            fields = RecordFields(
-                window, base_offset, offsets, sizes, path=path, limits=self._limits
+            fields = record_fields(
+                window, base_offset, offsets, sizes, path=path, limits=self._limits,
+                with_bodies="body" in self._columns,
             )
-            batch = _BatchColumns(fields, self._hosts, self._check_crc)
+            batch = _BatchColumns(
+                fields, self._hosts, self._columns, check_crc=self._check_crc
+            )
             columns = {name: batch.column(name) for name in self._build_order}
         arrays = [columns[name] for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -161,10 +170,13 @@ class RecordDecoder:
 class _BatchColumns:
     """Builds the columns of one batch, and what several of them need only once."""
 
-    def __init__(self, fields: RecordFields, hosts: HostColumn, check_crc: bool) -> None:
+    def __init__(
+        self, fields: RecordFields, hosts: HostColumn, wanted: Sequence[str], *, check_crc: bool
+    ) -> None:
         self._fields = fields
         self._hosts = hosts
         self._check_crc = check_crc
+        self._wanted = wanted
         self._kept_properties: PropertyColumns | None = None
         self._kept_columns: dict[str, pa.StringArray] = {}
 
@@ -218,7 +230,12 @@ class _BatchColumns:
         if self._kept_properties is None:
             total_size = int(self._fields.properties.sizes.sum())
             check_total_size(self._fields, total_size, MAX_COLUMN_SIZE)
-            self._kept_properties = PropertyColumns(self._fields)
+            names = dict.fromkeys(
+                name for column in self._wanted for name in _PROPERTIES_OF.get(column, ())
+            )
+            self._kept_properties = PropertyColumns(
+                self._fields, tuple(names), with_map="properties" in self._wanted
+            )
         return self._kept_properties
 
     def _property(self, name: str) -> pa.StringArray:
