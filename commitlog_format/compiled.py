@@ -27,7 +27,7 @@ _LEAST_ADDRESS_SPACE = 1 << 30
 logger = logging.getLogger(__name__)
 
 
-class _Loading:
+class Loading:
     """Counts what a process has had to do, and loads the kernels when that is much."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class _Loading:
                 self.is_settled = True
 
 
-_loading = _Loading()
+_loading = Loading()
 
 
 def kernels(row_count: int) -> ModuleType | None:

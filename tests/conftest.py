@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
 from golden_stores import GoldenStore, unpack_golden_store
+
+from rmqlog.commitlog_format import compiled
 
 DEFAULT_SEED = 1
 
@@ -34,6 +36,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     """Name the seed, so that a failure can be replayed from its report alone."""
     return f"random tests: --seed {config.getoption('seed')}"
+
+
+@pytest.fixture(scope="module", params=["numpy", "compiled"])
+def loops(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Once without and once with compiled loops, however few the rows are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(compiled.COMPILE_VARIABLE, "never" if request.param == "numpy" else "always")
+        patch.setattr(compiled, "_loading", compiled.Loading())
+        patch.setattr(compiled, "SMALLEST_BATCH", 1)
+        yield str(request.param)
 
 
 @pytest.fixture(scope="session")

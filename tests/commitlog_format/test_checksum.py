@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from rmqlog.commitlog_format.checksum import (
     property_crc,
     stored_property_crc,
 )
+
+pytestmark = pytest.mark.usefixtures("loops")
 
 
 def test_the_body_crc_lacks_the_top_bit() -> None:

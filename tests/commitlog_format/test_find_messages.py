@@ -18,6 +18,8 @@ from rmqlog.commitlog_format.find_messages import (
 )
 from rmqlog.commitlog_format.store import Store
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 NAME = "rmq-5.5.0-clean"
 
 

@@ -19,6 +19,8 @@ from rmqlog.commitlog_format.limits import Limits
 from rmqlog.commitlog_format.log_walk import LogWalk
 from rmqlog.commitlog_format.segment import FileQueue
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 GOOD = build_log([PLAIN_RECORD, PLAIN_RECORD]).window.tobytes()
 SIZE = len(GOOD) // 2
 V1 = layout.MAGIC_V1

@@ -11,6 +11,8 @@ from rmqlog.commitlog_format.properties import parse_properties
 from rmqlog.commitlog_format.records import RecordDecoder
 from rmqlog.commitlog_format.text import decode_text
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 COLUMNS = ["uniqKey", "tags", "keys", "properties"]
 MANY_NAMES = b"".join(b"name-%d\x01value\x02" % number for number in range(70))
 

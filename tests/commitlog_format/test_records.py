@@ -40,6 +40,8 @@ from rmqlog.commitlog_format.limits import Limits
 from rmqlog.commitlog_format.message import Record, decode_message
 from rmqlog.commitlog_format.records import RecordDecoder
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 ALL_COLUMNS = [name for name in MESSAGE_COLUMNS if name != "brokerName"]
 SEGMENT_FOLDERS = ("commitlog", "cl_a", "cl_b", "dledger-n0/data")
 

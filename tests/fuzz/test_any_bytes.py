@@ -45,7 +45,7 @@ from rmqlog.commitlog_format.segment import FileQueue
 from rmqlog.commitlog_format.store import Store
 from rmqlog.commitlog_format.tags import TagFilter
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("loops")]
 
 #: A store is opened for each example of these: a fifth of the examples.
 EXPENSIVE = settings(max_examples=max(1, settings().max_examples // 5))

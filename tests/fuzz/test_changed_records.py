@@ -36,7 +36,7 @@ from rmqlog.commitlog_format.properties import parse_properties
 from rmqlog.commitlog_format.record_peek import peek_record
 from rmqlog.commitlog_format.records import RecordDecoder
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("loops")]
 
 COLUMNS = [name for name in MESSAGE_COLUMNS if name != "brokerName"]
 #: Of a long record only so many bytes are changed.

@@ -16,7 +16,7 @@ from rmqlog.commitlog_format.message import encode_record
 from rmqlog.commitlog_format.message_reader import ReadPolicy
 from rmqlog.commitlog_format.store import Store
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.usefixtures("loops")]
 
 CASE_COUNT = 2_000
 #: Cases are spread over so many tests, so that one that fails is found again at once.
