@@ -91,6 +91,25 @@ def call_crc32(_typing: Any, address: Any, array: Any, place: Any, size: Any) ->
     return types.uint32(types.int64, array, types.int64, types.int64), codegen
 
 
+@_instruction
+def prefetch(_typing: Any, array: Any, place: Any) -> Any:
+    """Ask for the cache line of a place, without waiting for it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data, position = arguments
+        number = ir.IntType(32)
+        pointer = _place(context, builder, signature.args[0], data, position, 8)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer.type],
+            ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number]),
+        )
+        # To be read, kept near, data.
+        builder.call(function, [pointer, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
 def _swapping(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
     return builder.bswap(arguments[0])
 
