@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqlog.commitlog_format.compiled import kernels
 from rmqlog.commitlog_format.layout import INDEX_KEY_SEPARATOR
 
 _MULTIPLIER = 31
@@ -21,6 +22,7 @@ _MODULUS = 2**32
 #: 31 is odd, so it has an inverse modulo 2**32.
 _INVERSE = pow(_MULTIPLIER, -1, _MODULUS)
 _SMALLEST_TABLE = 1 << 16
+_NOT_ASCII = 0x80
 #: Powers of 31 for the units of a short string, the last one for the last unit.
 _WEIGHTS = tuple(pow(_MULTIPLIER, power, _MODULUS) for power in reversed(range(256)))
 
@@ -80,7 +82,13 @@ def _hashes_and_lengths(texts: pa.StringArray) -> tuple[NDArray[np.uint32], NDAr
     ``units[i] * 31**-i`` is summed up string by string; every string's hash is its sum times
     a power of 31.
     """
-    units, bounds = _utf16_units(texts)
+    data, byte_bounds = _utf8_bytes(texts)
+    loops = kernels(len(texts))
+    if loops is not None and data.max(initial=0) < _NOT_ASCII:
+        hashes = np.empty(len(texts), np.uint32)
+        loops.hash_ascii(loops.read_only(data), byte_bounds, hashes)
+        return hashes, byte_bounds[1:] - byte_bounds[:-1]
+    units, bounds = _utf16_units(data, byte_bounds)
     lengths = bounds[1:] - bounds[:-1]
     size = int(lengths[0]) if len(lengths) else 0
     if size and (lengths == size).all():
@@ -96,17 +104,23 @@ def _hashes_and_lengths(texts: pa.StringArray) -> tuple[NDArray[np.uint32], NDAr
     return hashes, lengths
 
 
-def _utf16_units(texts: pa.StringArray) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """All strings as one array of UTF-16 units, and where each begins and the last one ends."""
+def _utf8_bytes(texts: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """All strings as one array of bytes, and where each begins and the last one ends."""
     _, offset_buffer, data_buffer = texts.buffers()
     count = len(texts)
     if count == 0 or data_buffer is None:
-        return np.zeros(0, np.uint32), np.zeros(count + 1, np.int64)
+        return np.zeros(0, np.uint8), np.zeros(count + 1, np.int64)
     offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + count + 1]
     first, last = int(offsets[0]), int(offsets[-1])
     data = np.frombuffer(data_buffer, np.uint8)[first:last]
-    bounds = offsets.astype(np.int64) - first
-    if data.max(initial=0) < 0x80:
+    return data, offsets.astype(np.int64) - first
+
+
+def _utf16_units(
+    data: NDArray[np.uint8], bounds: NDArray[np.int64]
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """UTF-8 as UTF-16 units, and where in them each string begins and the last one ends."""
+    if data.max(initial=0) < _NOT_ASCII:
         return data.astype(np.uint32), bounds
     # Continuation bytes begin no unit; the first byte of a four-byte sequence begins two.
     units_begun = ((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0)

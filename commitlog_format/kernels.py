@@ -36,7 +36,8 @@ SPARE = 8
 
 _HEADER_SIZE = layout.RECORD_HEADER_V4.itemsize
 _BODY_SIZE_POSITION = _HEADER_SIZE - 4
-_MAGIC_V1 = layout.MAGIC_V1
+_MAGIC_V1, _MAGIC_V2 = layout.MAGIC_V1, layout.MAGIC_V2
+_PREFIX_SIZE = layout.PREFIX.size
 _MAGIC_POSITION = layout.MAGIC_POSITION
 _SYS_FLAG_POSITION = layout.SYS_FLAG_POSITION
 _PHYSICAL_OFFSET_POSITION = layout.PHYSICAL_OFFSET_POSITION
@@ -208,6 +209,29 @@ def find_fields(
         for index in range(len(host_positions)):
             hosts[row, index] = load_word(data, start + host_positions[index])
     return ALL_ROWS
+
+
+@kernel
+def follow_records(data: Any, stop: Any, bounds: Any) -> Any:
+    """Go from record to record from the start of ``data``: how many there are.
+
+    ``bounds`` gets where each begins, and at last where none follows that is whole, or where
+    there is no more room, or ``stop`` is reached.
+    """
+    bounds[0] = 0
+    count = position = np.int64(0)
+    last = min(stop, len(data) - _PREFIX_SIZE + 1)
+    while position < last and count + 1 < len(bounds):
+        size = _int_at(data, position)
+        magic = swap_half(load_half(data, position + _MAGIC_POSITION))
+        if magic != _MAGIC_V1 and magic != _MAGIC_V2:
+            break
+        if size < _MIN_RECORD_SIZE or size > len(data) - position:
+            break
+        position += size
+        count += 1
+        bounds[count] = position
+    return count
 
 
 @part

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.binary_columns import items_at
 from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
+from rmqlog.commitlog_format.compiled import kernels
 from rmqlog.commitlog_format.errors import (
     CorruptRecordError,
     LimitExceededError,
@@ -155,6 +156,10 @@ def _collect(log: CommitLog, window: Window, file: SegmentFile, stop: int) -> _S
 
 def _follow_records(data: NDArray[np.uint8], stop: int) -> NDArray[np.int64]:
     """Where records begin in a plain log, and at last where no whole record follows."""
+    loops = kernels(RUN_RECORD_COUNT)
+    if loops is not None:
+        bounds = np.empty(RUN_RECORD_COUNT + 1, np.int64)
+        return bounds[: loops.follow_records(loops.read_only(data), stop, bounds) + 1]
     last = min(stop, len(data) - PREFIX.size + 1)
     found: list[NDArray[np.int64]] = []
     count = position = 0

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from rmqlog.commitlog_format.hashing import index_hash, index_hashes, java_hash, java_hashes
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 GOLDEN_HASHES = {
     "": 0,
     "TagA": 2598919,
