@@ -48,7 +48,7 @@ _END = layout.PROPERTY_SEPARATOR
 _CACHE_LINE_SIZE = 64
 #: So many bytes of a record are fetched ahead, while so many rows before it are worked on.
 _FETCHED_SIZE = 1024
-_ROWS_AHEAD = 8
+_ROWS_AHEAD = 4
 #: Pairs of one record; more are left to numpy.
 _MAX_PAIRS = 64
 _NOT_ASCII = 0x80
@@ -346,6 +346,8 @@ def split_properties(
             return row
         if value_end + sizes[row] + SPARE > len(values):
             return row
+        if row + _ROWS_AHEAD < len(starts):
+            _fetch_ahead(data, starts[row + _ROWS_AHEAD], sizes[row + _ROWS_AHEAD])
         pair = np.int64(0)
         is_known = True
         while place < stop:
