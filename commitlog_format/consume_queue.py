@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format.consume_queue_ext import ConsumeQueueExt
 from rmqlog.commitlog_format.errors import CorruptQueueError, InvalidNameError
-from rmqlog.commitlog_format.layout import CONSUME_QUEUE_UNIT, EXT_ADDRESS_MAX
+from rmqlog.commitlog_format.layout import (
+    CONSUME_QUEUE_FILE_UNITS,
+    CONSUME_QUEUE_UNIT,
+    EXT_ADDRESS_MAX,
+)
 from rmqlog.commitlog_format.limits import DEFAULT_LIMITS, Limits
+from rmqlog.commitlog_format.mapped_windows import intact
 from rmqlog.commitlog_format.segment import FileQueue
 from rmqlog.commitlog_format.unit_queue import UnitQueue
-
-_Integer = TypeVar("_Integer", np.int64, np.uint32)
 
 _UNIT_SIZE = CONSUME_QUEUE_UNIT.itemsize
 _OPAQUE_UNIT = np.dtype(f"V{_UNIT_SIZE}")
 _TAGS_CODE_POSITION = 12
-#: Units looked at at once: they stay in the processor's cache, and are enough that the calls
-#: for each block do not show.
-_BLOCK_COUNT = 32_768
-#: Up to so many tags codes are compared one after another, more with one sorted search.
+#: Units mapped at once: a whole file of the usual size, since each mapping costs.
+_WINDOW_COUNT = CONSUME_QUEUE_FILE_UNITS
+#: Units looked at at once: the second look finds them in the processor's cache, and they are
+#: enough that the calls for each block do not show.
+_BLOCK_COUNT = 100_000
+#: Where there is no ext file, a unit with an address is damage, and comes with its neighbours: a
+#: broker writes addresses from one start to the next or not at all. So of a long block every
+#: eighth unit is looked at: to look at each of them takes a quarter of the whole time.
+_ADDRESS_STEP = 8
+#: Up to so many tags codes are compared one after another, more by a table of their last words.
 _FEW_CODES = 8
 
 
@@ -54,22 +63,25 @@ class ConsumeQueue(UnitQueue):
 
         The log is not touched.
         """
-        codes = _checked_codes(tags_codes)
-        # Equality needs no byte swap: the words are compared as they are on disk.
-        low_words = codes.astype(CONSUME_QUEUE_UNIT["tags_code"]).view("<u4")[1::2]
+        wanted = _WantedCodes(_checked_codes(tags_codes))
         indexes, units = [np.empty(0, np.int64)], [np.empty(0, _OPAQUE_UNIT)]
-        count = self._checked_count(start, stop)
-        block = np.empty(min(_BLOCK_COUNT, count) * _UNIT_SIZE, np.uint8)
-        for first, last in self._runs(start, stop, _BLOCK_COUNT):
-            data = block[: (last - first) * _UNIT_SIZE]
-            self._read_into(first, data)
-            candidates = self._candidates(data, codes, low_words)
-            if len(candidates):
-                indexes.append(candidates + first)
-                # Opaque, because joining structured arrays would change their byte order.
-                units.append(data.view(_OPAQUE_UNIT)[candidates])
+        self._checked_count(start, stop)
+        window_count = max(1, min(_WINDOW_COUNT, self.limits.window_size // _UNIT_SIZE))
+        for first, last in self._runs(start, stop, window_count):
+            # Mapped: a copy would take as long again as the comparing does.
+            window = self.files.window(
+                first * _UNIT_SIZE, (last - first) * _UNIT_SIZE, sequential=True
+            )
+            with intact(window.data):
+                for index in range(0, last - first, _BLOCK_COUNT):
+                    data = window.data[index * _UNIT_SIZE : (index + _BLOCK_COUNT) * _UNIT_SIZE]
+                    candidates = self._candidates(data, wanted)
+                    if len(candidates):
+                        indexes.append(candidates + (first + index))
+                        # Opaque, because joining structured arrays would change their byte order.
+                        units.append(data.view(_OPAQUE_UNIT)[candidates])
         candidate_units = np.concatenate(units)
-        found = _is_among(self.tags_codes(candidate_units.view(CONSUME_QUEUE_UNIT)), codes)
+        found = wanted.are_among(self.tags_codes(candidate_units.view(CONSUME_QUEUE_UNIT)))
         return np.concatenate(indexes)[found], candidate_units[found].view(CONSUME_QUEUE_UNIT)
 
     def tags_codes(self, units: NDArray[np.void]) -> NDArray[np.int64]:
@@ -88,26 +100,45 @@ class ConsumeQueue(UnitQueue):
             )
         return self.ext
 
-    def _candidates(
-        self, data: NDArray[np.uint8], codes: NDArray[np.int64], low_words: NDArray[np.uint32]
-    ) -> NDArray[np.int64]:
+    def _candidates(self, data: NDArray[np.uint8], wanted: _WantedCodes) -> NDArray[np.int64]:
         """Which units of a block may have one of the codes: their indexes in it."""
-        if _holds_address(_field(data, "i1", _TAGS_CODE_POSITION)):
-            return _is_among(self.tags_codes(data.view(CONSUME_QUEUE_UNIT)), codes).nonzero()[0]
-        # The low half of a code decides nearly always. Put side by side the halves are compared
-        # many at a time; where they lie, one by one.
-        low_halves = _field(data, "<u4", _TAGS_CODE_POSITION + 4).copy()
-        return _is_among(low_halves, low_words).nonzero()[0]
+        matches = wanted.may_be_in(data)
+        # Last, because the processor's cache then holds what is looked at only here and there.
+        is_long = len(data) == _BLOCK_COUNT * _UNIT_SIZE
+        step = _ADDRESS_STEP if is_long and self.ext is None else 1
+        if _holds_address(_field(data, "i1", _TAGS_CODE_POSITION)[::step]):
+            matches = wanted.are_among(self.tags_codes(data.view(CONSUME_QUEUE_UNIT)))
+        return matches.nonzero()[0]
 
 
-def _is_among(values: NDArray[_Integer], wanted: NDArray[_Integer]) -> NDArray[np.bool_]:
-    """Which values are among the wanted ones."""
-    if len(wanted) == 0 or len(wanted) > _FEW_CODES:
-        return np.isin(values, wanted)
-    matches: NDArray[np.bool_] = values == wanted[0]
-    for one in wanted[1:]:
-        matches |= values == one
-    return matches
+class _WantedCodes:
+    """Tags codes to be looked for, in the form in which units are compared with them fastest."""
+
+    def __init__(self, codes: NDArray[np.int64]) -> None:
+        self._codes = codes
+        # Equality needs no byte swap: the words are compared as they are on disk.
+        on_disk = codes.astype(CONSUME_QUEUE_UNIT["tags_code"])
+        self._low_halves = on_disk.view("<u4")[1::2]
+        self._is_last_word = np.zeros(2**16, np.bool_)
+        self._is_last_word[on_disk.view("<u2")[3::4]] = True
+
+    def may_be_in(self, data: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Which units of a block may have one of the codes, if none holds an address."""
+        if not 0 < len(self._low_halves) <= _FEW_CODES:
+            return self._is_last_word.take(_field(data, "<u2", _TAGS_CODE_POSITION + 6))
+        # The low half of a code decides nearly always. To compare halves that lie apart takes
+        # about as long as to put them side by side, where comparing costs next to nothing.
+        halves = _field(data, "<u4", _TAGS_CODE_POSITION + 4)
+        if len(self._low_halves) > 1:
+            halves = halves.copy()
+        matches: NDArray[np.bool_] = halves == self._low_halves[0]
+        for one in self._low_halves[1:]:
+            matches |= halves == one
+        return matches
+
+    def are_among(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of some codes are wanted."""
+        return np.isin(codes, self._codes)
 
 
 def _holds_address(first_bytes: NDArray[np.int8]) -> bool:

@@ -242,12 +242,18 @@ def test_codes_that_differ_only_in_the_high_word_are_told_apart(tmp_path: Path) 
     assert queue.matching_units(0, 6, set())[0].tolist() == []
 
 
-def test_a_scan_reads_more_than_one_block(tmp_path: Path) -> None:
-    count = 70_000
+@pytest.mark.parametrize("wanted", [{7}, {7, 2**32 + 7, -1}, {7, *range(2000, 2100)}])
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_scan_reads_more_than_one_block(
+    tmp_path: Path, wanted: set[int], mapped: bool
+) -> None:
+    count = 230_000
     codes = (np.arange(count) % 1000).tolist()
-    files = write_queue(tmp_path, make_units(increasing(count), codes), count)
-    offsets, _ = ConsumeQueue(files).matching_units(5, count, {7})
+    write_queue(tmp_path, make_units(increasing(count), codes), count)
+    files = FileQueue.open(LocalFiles(map_windows=mapped), [str(tmp_path)])
+    offsets, units = ConsumeQueue(files).matching_units(5, count, wanted)
     assert offsets.tolist() == list(range(7, count, 1000))
+    assert set(units["tags_code"].tolist()) == {7}
 
 
 def test_a_code_of_more_than_64_bits_is_refused(tmp_path: Path) -> None:
@@ -263,6 +269,18 @@ def test_an_address_without_an_ext_file_is_damage_and_not_a_miss(tmp_path: Path)
         queue.matching_units(0, 3, {5})
     with pytest.raises(CorruptQueueError, match="ext file"):
         queue.tags_codes(queue.units(0, 3))
+
+
+@pytest.mark.parametrize("first", [0, 3, 99_995, 119_993])
+def test_a_run_of_addresses_without_an_ext_file_is_noticed_in_a_long_queue(
+    tmp_path: Path, first: int
+) -> None:
+    count = 120_001
+    codes = np.full(count, 5)
+    codes[first : first + 8] = EXT_ADDRESS_BASE + 40 * np.arange(8)
+    files = write_queue(tmp_path, make_units(increasing(count), codes.tolist()), count)
+    with pytest.raises(CorruptQueueError, match="ext file"):
+        ConsumeQueue(files).matching_units(0, count, {6})
 
 
 # --- bad input ---------------------------------------------------------------------------------

@@ -67,6 +67,17 @@ def test_a_queue_of_plain_codes_and_addresses_is_scanned_by_what_they_stand_for(
         assert queue.matching_units(0, 5, {code})[0].tolist() == expected
 
 
+@pytest.mark.parametrize("index", [1, 50_003, 99_999, 100_001])
+def test_one_address_in_a_long_queue_is_found(tmp_path: Path, index: int) -> None:
+    ext = open_ext(tmp_path / "ext", ext_unit(5, 1))
+    count = 110_000
+    codes = np.zeros(count, np.int64)
+    codes[index] = EXT_ADDRESS_BASE
+    units = make_units(range(0, count * 100, 100), codes.tolist())
+    queue = ConsumeQueue(write_queue(tmp_path / "queue", units, count), ext)
+    assert queue.matching_units(0, count, {5})[0].tolist() == [index]
+
+
 @pytest.mark.parametrize(
     "unit",
     [
