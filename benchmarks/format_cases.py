@@ -62,7 +62,7 @@ def _against_java(check_crc: bool) -> Case:
         path = _decode_store(workspace)
         runs = record_runs(path)
         segment = min((path / "commitlog").iterdir())
-        warm_up = iter([5000])
+        warm_up = iter([workspace.scaled(5000, 3000)])
 
         def reference() -> float:
             answer = workspace.java.request(

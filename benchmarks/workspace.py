@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.broker.java_driver import JavaDriver
 
 _Resource = TypeVar("_Resource", bound=contextlib.AbstractContextManager[Any])
+_Value = TypeVar("_Value")
 
 
 class Workspace:
@@ -31,6 +32,7 @@ class Workspace:
         self.folder = Path(tempfile.mkdtemp(prefix="rmqlog-bench-"))
         self._stack = contextlib.ExitStack()
         self._made: dict[str, Path] = {}
+        self._known: dict[str, Any] = {}
 
     def close(self) -> None:
         """End the JVM and remove all data."""
@@ -49,6 +51,13 @@ class Workspace:
             build(path)
             self._made[name] = path
         return self._made[name]
+
+    def once(self, name: str, find: Callable[[], _Value]) -> _Value:
+        """What ``find`` returned the first time: several cases need it, and it takes long."""
+        if name not in self._known:
+            self._known[name] = find()
+        found: _Value = self._known[name]
+        return found
 
     def fresh(self, name: str) -> Path:
         """An empty folder."""
