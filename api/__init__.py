@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rmqlog.commitlog_format.files import LocalFiles
 from rmqlog.commitlog_format.lookup import find_by_key
 from rmqlog.commitlog_format.store import Store
 from rmqlog.session import ending_offsets, explain, jar_path, register_views, session
@@ -22,7 +23,16 @@ __all__ = [
 
 
 def open_store(
-    path: str, *, log_directories: Sequence[str] = (), end: int | None = None
+    path: str,
+    *,
+    log_directories: Sequence[str] = (),
+    end: int | None = None,
+    keep_page_cache: bool = True,
 ) -> Store:
-    """A store directory as a read-only snapshot, without Spark; see :class:`Store`."""
-    return Store(path, log_directories=log_directories, end=end)
+    """A store directory as a read-only snapshot, without Spark; see :class:`Store`.
+
+    ``keep_page_cache=False`` has the kernel forget what scans have read, so that they do not
+    push out the pages that a live broker on this host needs.
+    """
+    access = LocalFiles(keep_page_cache=keep_page_cache)
+    return Store(path, log_directories=log_directories, end=end, access=access)

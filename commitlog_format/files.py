@@ -158,8 +158,18 @@ class LocalFile:
             raise TruncatedFileError(
                 "file is too short", self.path, offset, f"{available} bytes", f"{offset + size}"
             )
+        start = offset - offset % GRANULARITY
+
+        def forget() -> None:
+            self._forget(offset + size, start)
+
+        # Not before it is released: the kernel keeps what is mapped.
+        released = forget if sequential and not self._keep_page_cache else None
         try:
-            return map_window(self._descriptor, self.path, offset, size, sequential=sequential)
+            return map_window(
+                self._descriptor, self.path, offset, size, sequential=sequential,
+                released=released,
+            )
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:
                 # A mapping needs a descriptor of its own, a copy does not.
@@ -168,10 +178,10 @@ class LocalFile:
                 "cannot be mapped", self.path, offset, str(error)
             ) from error
 
-    def _forget(self, end: int) -> None:
+    def _forget(self, end: int, start: int = 0) -> None:
         """Ask the kernel to drop what a sequential scan has left behind, when so configured."""
         if not self._keep_page_cache and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._descriptor, 0, end, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
 class CopiedFile(LocalFile):

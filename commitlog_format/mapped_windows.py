@@ -8,7 +8,7 @@ count only if its file was still whole afterwards: they are made within :func:`i
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -30,10 +30,15 @@ class MappedWindow(mmap.mmap):
     #: Where it ends in its file.
     end = 0
     watched: WatchedRange | None = None
+    #: Called when the mapping is undone.
+    released: Callable[[], None] | None = None
 
     def __del__(self) -> None:
         if self.watched is not None:
             self.watched.forget()
+        if self.released is not None:
+            self.close()
+            self.released()
 
     def check(self) -> None:
         """Raise unless the file has held all of the window until now."""
@@ -56,16 +61,22 @@ class MappedWindow(mmap.mmap):
 
 
 def map_window(
-    descriptor: int, path: str, offset: int, size: int, *, sequential: bool = False
+    descriptor: int,
+    path: str,
+    offset: int,
+    size: int,
+    *,
+    sequential: bool = False,
+    released: Callable[[], None] | None = None,
 ) -> NDArray[np.uint8]:
     """Map ``size`` bytes of an open file, read-only; as long as somebody holds the array.
 
-    ``OSError`` and ``ValueError`` are what the system says.
+    Then ``released`` is called. ``OSError`` and ``ValueError`` are what the system says.
     """
     start = offset - offset % GRANULARITY
     length = offset + size - start
     mapping = MappedWindow(descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=start)
-    mapping.path, mapping.end = path, offset + size
+    mapping.path, mapping.end, mapping.released = path, offset + size, released
     if sequential:
         mapping.madvise(mmap.MADV_SEQUENTIAL)
     window = np.frombuffer(mapping, np.uint8, size, offset - start)

@@ -34,6 +34,7 @@ from rmqlog.commitlog_format.usage import TopicUsage, next_expiry, queue_usage, 
 from rmqlog.writer.settings import StoreSettings
 
 _LARGEST_COUNT = 10
+_ROCKSDB_SENTENCE = "in RocksDB, which is not read: the whole log is scanned instead"
 
 
 def info(
@@ -92,6 +93,7 @@ def _facts(
         "messages": sum(usage.message_count for usage in usages),
         "notDispatched": sum(units.message_count for units in store.tail.values()),
         "queues": len(store.queues),
+        "queuesInRocksDB": store.files.rocksdb_queues,
         "firstStored": json_time(
             min((one.first_ms for one in usages if one.first_ms is not None), default=None), zone
         ),
@@ -141,7 +143,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
         ("stopped", "clean" if is_clean
          else "not in order: abort is there (a broker runs, or was killed)"),
     ]
-    if facts["notDispatched"]:
+    if facts["queuesInRocksDB"]:
+        rows.append(("queues", _ROCKSDB_SENTENCE))
+    elif facts["notDispatched"]:
         rows.append(("behind", f"{facts['notDispatched']} messages are not in the queues yet"))
     if facts["endReason"]:
         rows.append(("log end", printable(facts["endReason"])))
@@ -226,7 +230,9 @@ def queues(
         ],
     )
     behind = sum(usage.view.tail.message_count for usage in usages)
-    if behind:
+    if opened.files.rocksdb_queues:
+        print_line(f"the queues are {_ROCKSDB_SENTENCE}")
+    elif behind:
         print_line(f"{behind} messages of these are in the log but not in the queue files yet")
 
 

@@ -217,6 +217,18 @@ def test_a_log_in_two_folders_is_named_by_commit_log(run: Run, golden_store: Run
     assert info[0]["messages"] == 300
 
 
+def test_queues_in_rocksdb_are_told_where_they_are_asked_for(run: Run, copied: Path) -> None:
+    shutil.rmtree(copied / "consumequeue")
+    (copied / "consumequeue").mkdir()
+    (copied / "consumequeue" / "CURRENT").write_text("MANIFEST-000004\n")
+
+    assert run("info", copied, "--json").rows[0]["queuesInRocksDB"] is True
+    for name in ("info", "queues"):
+        said = " ".join(run(name, copied).out.split())
+        assert "in RocksDB, which is not read: the whole log is scanned instead" in said
+        assert "not in the queue" not in said
+
+
 def test_info_says_what_expires_next(run: Run, golden_store: Run) -> None:
     path = golden_store("rmq-5.5.0-retention").path
 

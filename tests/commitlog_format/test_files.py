@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_stores import GoldenStore
 
+import rmqlog
 from rmqlog.commitlog_format import files
 from rmqlog.commitlog_format.errors import (
     FileUnavailableError,
@@ -44,6 +47,40 @@ def test_a_window_is_the_bytes_of_the_range(
 
     assert file.window(offset, size, sequential=True).tobytes() == CONTENT[offset : offset + size]
     assert file.read(offset, size) == CONTENT[offset : offset + size]
+
+
+def test_what_a_scan_has_mapped_is_forgotten_when_it_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice: list[tuple[int, int]] = []
+
+    def advise(_descriptor: int, start: int, size: int, _advice: int) -> None:
+        advice.append((start, size))
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    size = 10_000
+    (tmp_path / "large").write_bytes(bytes(3 * size))
+    for keep in (True, False):
+        file = LocalFile(str(tmp_path / "large"), keep_page_cache=keep)
+        window = file.window(0, size, sequential=True)
+        random = file.window(0, size)
+        advice.clear()
+        assert not window.any()
+        assert not random.any()
+        del window, random
+        assert advice == ([] if keep else [(0, size)])
+
+
+def test_open_store_can_spare_the_page_cache(
+    golden_store: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: advice.append(arguments[0]))
+    path = str(golden_store("rmq-5.5.0-clean").path)
+    for keep in (True, False):
+        for _ in rmqlog.open_store(path, keep_page_cache=keep).scan():
+            pass
+        assert bool(advice) is not keep
 
 
 @pytest.mark.parametrize("kind", [LocalFile, CopiedFile])
