@@ -35,6 +35,7 @@ _BROKER_TOPICS = frozenset(
 QUEUE_COUNT_MAX = 65_536
 _SHOWN_LENGTH = 120
 
+# Each of them has the name of the column that breaks it, or the value has.
 RULE_TOPIC_MISSING = "a message has a topic"
 RULE_TOPIC_NAME = "a topic consists of letters, digits and % | _ -"
 RULE_TOPIC_LENGTH = "a topic has at most 127 bytes"
@@ -44,17 +45,17 @@ RULE_TOPIC_V2 = (
 )
 RULE_TOPIC_OWN = "a topic of the broker's own cannot be written to"
 RULE_TOPIC_BATCH = "a topic with BatchConsumeQueues takes inner batches, which are not written"
-RULE_QUEUE_ID = f"a queue id is from 0 to {QUEUE_COUNT_MAX - 1}"
+RULE_QUEUE_ID = f"queueId is from 0 to {QUEUE_COUNT_MAX - 1}"
 RULE_BODY_MISSING = "a message has a body, though it may be empty"
 RULE_BODY_SIZE = "a body, compressed or not, has at most maxMessageSize bytes"
 RULE_SEPARATOR = "names and values contain neither 0x01 nor 0x02"
-RULE_PROPERTY_NAME = "a property has a name"
-RULE_PROPERTY_VALUE = "a property has a value (readers drop empty ones)"
+RULE_PROPERTY_NAME = "each of the properties has a name"
+RULE_PROPERTY_VALUE = "each of the properties has a value (readers drop empty ones)"
 RULE_PROPERTIES_SIZE = "the properties have at most 32767 bytes together"
-RULE_DELAY_LEVEL = "a delay level is 0 or more"
-RULE_RECORD_SIZE = "a record and the filler behind it fit into a segment"
+RULE_DELAY_LEVEL = "delayLevel is 0 or more"
+RULE_RECORD_SIZE = "a record, with its body and its properties, and a filler fit into a segment"
 RULE_BATCH_SIZE = "a client batch fits into a segment and has at most maxMessageSize bytes"
-RULE_HOST = "a host is an address and a port"
+RULE_HOST = "bornHost is an address and a port"
 RULE_COMPRESSION = "a compression is zlib, lz4 or zstd"
 
 

@@ -68,7 +68,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("columns", "rule"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_a_broken_rule_is_named_with_its_row_and_the_whole_batch_is_refused(
+def test_a_broken_rule_is_named_with_its_row_and_column_and_the_whole_batch_is_refused(
     tmp_path: Path, columns: dict[str, Any], rule: str
 ) -> None:
     settings = SMALL.with_changes(mappedFileSizeCommitLog=4096, maxMessageSize=5000)
@@ -80,6 +80,8 @@ def test_a_broken_rule_is_named_with_its_row_and_the_whole_batch_is_refused(
             writer.append(batch(3, **columns))
 
         assert (caught.value.rule, caught.value.row) == (rule, 2)
+        (column,) = columns
+        assert column in str(caught.value)
         after = (writer.end, dict(files_below(tmp_path, "commitlog", "consumequeue", "index")))
         assert after == before
         assert writer.statistics.snapshot().failures_by_reason == {rule: 1}
