@@ -118,6 +118,27 @@ def test_a_topic_of_the_catalog_is_inserted_into(
     ]
 
 
+def test_the_catalog_takes_the_columns_and_types_that_save_takes(
+    spark: SparkSession, save: Save, new_catalog: str, tmp_path: Path
+) -> None:
+    spark.conf.set(f"spark.sql.catalog.{new_catalog}.path", str(tmp_path / "store"))
+    save(spark.sql("select 'first' as body"), topic="orders")
+
+    values = "values ('T', 'text')"
+    spark.sql(f"insert into {new_catalog}.orders (tags, body) {values}")
+    spark.sql(f"insert into {new_catalog}.orders select 'by its name' as body")
+    delayed = spark.sql("select 'later' as body, 3 as delayLevel")
+    delayed.writeTo(f"{new_catalog}.orders").append()
+    with pytest.raises(Exception, match="did you mean tags"):
+        spark.sql("select 'b' as body, 'T' as tag").writeTo(f"{new_catalog}.orders").append()
+
+    rows = rows_of(tmp_path / "store", "orders")
+    assert [(row["body"], row["tags"]) for row in rows] == [
+        (b"first", None), (b"text", "T"), (b"by its name", None),
+    ]
+    assert len(rows_of(tmp_path / "store", "SCHEDULE_TOPIC_XXXX")) == 1
+
+
 def test_the_same_transaction_again_writes_nothing(
     spark: SparkSession, save: Save, tmp_path: Path
 ) -> None:

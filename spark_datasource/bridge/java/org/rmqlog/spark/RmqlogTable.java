@@ -27,8 +27,10 @@ record RmqlogTable(String name, StructType schema, CaseInsensitiveStringMap opti
 
   @Override
   public Set<TableCapability> capabilities() {
+    // Any schema: Python checks the columns of a write, and takes some that no read shows.
     return EnumSet.of(
-        TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE);
+        TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
+        TableCapability.ACCEPT_ANY_SCHEMA);
   }
 
   @Override
