@@ -26,6 +26,9 @@ run_corner() { # python, pyspark, pytest's arguments
     "$venv/bin/python" -m pip install --quiet -c "$venv/constraints.txt" pip setuptools
     "$venv/bin/pip" install --quiet --no-build-isolation -c "$venv/constraints.txt" '.[test]'
     "$venv/bin/pip" install --quiet --no-build-isolation --no-deps --force-reinstall .
+    # Not make's: Spark would start its workers with the Python of .venv, another version.
+    PYSPARK_PYTHON=$PWD/$venv/bin/python
+    export PYSPARK_PYTHON
     "$venv/bin/python" -m pytest -q "$@"
 }
 

@@ -226,6 +226,33 @@ def test_the_ci_entry_runs_make_test_and_passes_its_exit_code_on(machine: Machin
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
+def test_each_corner_of_the_matrix_starts_spark_workers_with_its_own_python(
+    machine: Machine, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    (project / "scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts" / "test_matrix.sh", project / "scripts")
+    shutil.copy(ROOT / "constraints.txt", project)
+    for tool in ("cat", "chmod", "cp", "mkdir", "rm"):
+        (machine.bin / tool).symlink_to(str(shutil.which(tool)))
+    machine.add("../project/scripts/check_machine.sh", "exit 0")
+    program = machine.add("program", 'case $* in *pytest*) echo "tested by $PYSPARK_PYTHON";; esac')
+    for name in ("python3.10", "python3.13"):
+        # Called as: -m venv --clear FOLDER
+        machine.add(name, f"mkdir -p $4/bin; cp {program} $4/bin/python; cp {program} $4/bin/pip")
+
+    outcome = machine.run(
+        str(project / "scripts" / "test_matrix.sh"), PYSPARK_PYTHON="/of/another/python"
+    )
+
+    assert outcome.returncode == 0, outcome.stderr
+    corners = [f"{name}-spark{spark}" for name in ("python3.10", "python3.13")
+               for spark in ("4.1", "newest")]
+    assert [line for line in outcome.stdout.splitlines() if line.startswith("tested by")] == [
+        f"tested by {project}/.venv-matrix/{corner}/bin/python" for corner in corners
+    ]
+
+
 @pytest.fixture(scope="module")
 def setup_cfg() -> configparser.ConfigParser:
     """The parsed setup.cfg."""
