@@ -330,8 +330,9 @@ INDEX_BYTES_PER_SLOT = INDEX_SLOT.itemsize + 4 * INDEX_ENTRY.itemsize
 
 # --- Staged batches (our own: what a task of a batch write leaves for the commit) -----------
 #
-# Batch after batch: prefix, queues (JSON), rows, hashes of the index entries, records. The
-# commit fills in what the records lack. Never read by another machine: native byte order.
+# Batch after batch: prefix, queues (JSON), rows, hashes of the index entries; the records in
+# files beside it. The commit fills in what they lack. Never read by another machine: native
+# byte order.
 
 #: Magic, bytes of the queues, rows, hashes, bytes of the records, CRC-32 of what is in between.
 STAGED_PREFIX = struct.Struct("<4sIIIQI")
@@ -348,6 +349,8 @@ STAGED_ROW = np.dtype(
     ]
 )
 STAGED_HASH = np.dtype("<i4")
+#: A file of staged records that has so many bytes is followed by another one.
+STAGED_RECORDS_SIZE = 32 * 1024 * 1024
 
 # --- checkpoint (StoreCheckpoint.java) ------------------------------------------------------
 

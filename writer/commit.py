@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -48,7 +48,7 @@ from rmqlog.writer.log_files import LogFiles
 from rmqlog.writer.placement import CHUNK_SIZE, Placement, physical_offsets, place_records
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.segments import FileSet
-from rmqlog.writer.staged_files import StagedBatch, StagedFile, StagedFileReader
+from rmqlog.writer.staged_files import RecordsPlace, StagedBatch, StagedFile, StagedFileReader
 from rmqlog.writer.topics_config import TopicTable
 
 #: Pages are given back after so many bytes: a commit of any size needs little memory.
@@ -133,11 +133,11 @@ class _Assigned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Records of one placement, and where in the staged file they begin."""
+    """Records of one placement, and where they are staged."""
 
     assigned: _Assigned
     placement: Placement
-    position: int
+    place: RecordsPlace
     is_last: bool = False
 
 
@@ -237,7 +237,7 @@ class BatchCommit:
             first = next(batches)
             header_size = RECORD_HEADERS[0].itemsize
             size = int(first.sizes[0])
-            run = _Run(first, Placement(0, size, 0, 1), first.staged.records_position)
+            run = _Run(first, Placement(0, size, 0, 1), first.staged.records)
             record = self._complete(run)
             manifest = CommitManifest(
                 self._job.job, self._start, int(first.physical_offset[0]),
@@ -262,23 +262,25 @@ class BatchCommit:
     def _runs(self) -> Iterator[_Run]:
         """The placements of all batches."""
         for assigned in self._batches():
-            position = assigned.staged.records_position
+            place = assigned.staged.records
             for placement in assigned.placements:
                 is_last = placement.stop_row == len(assigned.sizes)
-                yield _Run(assigned, placement, position, is_last)
-                position += placement.size
+                yield _Run(assigned, placement, place, is_last)
+                place = replace(place, position=place.position + placement.size)
 
     def _take(self, run: _Run) -> NDArray[np.uint8]:
         """The completed records of a run, which are then no longer staged."""
         data = self._complete(run)
-        run.assigned.reader.drop_records(self._target.posix, run.position, run.placement.size)
+        staged = run.assigned.staged
+        if run.is_last and staged.ends_file:
+            run.assigned.reader.drop_records(self._target.posix, staged.records.number)
         return data
 
     def _complete(self, run: _Run) -> NDArray[np.uint8]:
         """The records of a run with everything that was open filled in."""
         assigned, placement = run.assigned, run.placement
         data = self._scratch(placement.size)
-        assigned.reader.records(run.position, data)
+        assigned.reader.read_records(run.place, data)
         rows = slice(placement.first_row, placement.stop_row)
         sizes = assigned.sizes[rows]
         starts = np.cumsum(sizes) - sizes

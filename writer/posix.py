@@ -267,13 +267,14 @@ class Posix:
         if _sync_file_range is not None:
             _sync_file_range(descriptor, offset, size, _SYNC_FILE_RANGE_WRITE)
 
-    def drop(self, descriptor: int, offset: int, size: int) -> None:
-        """Give back the pages and the place on disk of bytes that nobody needs any more.
+    def drop(self, descriptor: int) -> None:
+        """Give back the pages and the place on disk of a file that nobody needs any more.
 
-        A hint: where it cannot be done, they go with the file.
+        A hint: where it cannot be done, they go with the file. Not by a hole: before it punches
+        one, ext4 writes out what is dirty there.
         """
-        if _fallocate is not None:
-            _fallocate(descriptor, _FALLOC_PUNCH_HOLE | _FALLOC_KEEP_SIZE, offset, size)
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
 
     def fsync_directory(self, path: str) -> None:
         """The names in a directory are on disk when it returns."""
@@ -399,10 +400,6 @@ def _linux_call(name: str, *arguments: type) -> Callable[[int, int, int, int], i
 _SYNC_FILE_RANGE_WRITE = 2
 _sync_file_range = _linux_call(
     "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
-)
-_FALLOC_KEEP_SIZE, _FALLOC_PUNCH_HOLE = 1, 2
-_fallocate = _linux_call(
-    "fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64
 )
 
 

@@ -1,7 +1,7 @@
 """What a task of a batch write does: check rows, encode records, leave them for the commit.
 
-Nothing in the store is touched but ``<store>/rmqlog/staging``: a folder for each job, in it a
-file for each attempt of each partition. Records lack what only the commit knows: queue offset,
+Nothing in the store is touched but ``<store>/rmqlog/staging``: a folder for each job, in it the
+files of each attempt of each partition. Records lack what only the commit knows: queue offset,
 physical offset, store time.
 """
 
@@ -173,7 +173,7 @@ class StagingWriter:
         self._file.close()
         if _type is not None:
             with contextlib.suppress(StoreError):
-                self._posix.unlink(self._path)
+                self._file.remove()
 
 
 def _readable(batch: pa.RecordBatch, plan: StagingPlan) -> pa.RecordBatch:

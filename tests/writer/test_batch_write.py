@@ -191,7 +191,7 @@ def test_a_commit_that_fails_behind_its_gate_has_succeeded(
 
 def test_staged_bytes_that_were_lost_fail_the_job_and_nothing_happens(tmp_path: Path) -> None:
     staged = stage(tmp_path, [[batch(50)]])
-    path = Path(staged.folder) / staged.files[0].name
+    path = Path(staged.folder) / f"{staged.files[0].name}.0"
     content = bytearray(path.read_bytes())
     content[-2000:-1000] = bytes(1000)
     path.write_bytes(content)

@@ -19,6 +19,8 @@ from rmqlog.commitlog_format.errors import (
     WriteFailedError,
 )
 from rmqlog.commitlog_format.hashing import java_hash
+from rmqlog.commitlog_format.store import Store
+from rmqlog.writer import staged_files
 from rmqlog.writer.batch_write import commit_job
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.staged_files import StagedBatch, StagedFileReader
@@ -39,7 +41,7 @@ def test_staging_touches_nothing_but_its_own_folder(tmp_path: Path) -> None:
     staged = stage(tmp_path, [[batch(3)], [batch(4)]])
 
     assert list(files_below(tmp_path, *folders)) == before
-    assert sorted(os.listdir(staged.folder)) == ["0-0", "1-0"]
+    assert sorted(os.listdir(staged.folder)) == ["0-0", "0-0.0", "1-0", "1-0.0"]
     assert staged.row_count == 7
     assert sum(staged.counts.values()) == 7
 
@@ -158,9 +160,8 @@ def test_every_changed_byte_of_the_columns_is_noticed(tmp_path: Path) -> None:
     staged = stage(tmp_path, [[batch(3)]])
     path = Path(staged.folder, "0-0")
     content = path.read_bytes()
-    (whole,) = read(path)
 
-    for position in range(whole.records_position):
+    for position in range(len(content)):
         changed = bytearray(content)
         changed[position] ^= 0x5A
         path.write_bytes(changed)
@@ -179,12 +180,50 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
             read(path)
 
 
+def test_records_that_are_cut_or_gone_fail_the_job_and_nothing_happens(tmp_path: Path) -> None:
+    for number, part in enumerate((0.0, 0.5, 0.999, None)):
+        staged = stage(tmp_path, [[batch(3)]], f"job-{number}")
+        records = Path(staged.folder, "0-0.0")
+        if part is None:
+            records.unlink()
+        else:
+            os.truncate(records, int(records.stat().st_size * part))
+        with pytest.raises(CommitFailedError, match=r"too short|cannot be read"):
+            commit_job(str(tmp_path), staged, SMALL)
+
+    assert not Store(str(tmp_path)).queues
+
+
+def test_records_are_spread_over_files_that_are_emptied_when_they_were_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_files, "STAGED_RECORDS_SIZE", 1000)
+    staged = stage(tmp_path, [[batch(3, 3 * number) for number in range(6)]])
+    folder = Path(staged.folder)
+    sizes = {name: (folder / name).stat().st_size for name in sorted(os.listdir(folder))}
+    assert sum(size for name, size in sizes.items() if name != "0-0") == staged.records_size
+    assert len(sizes) > 3
+    left = []
+
+    class Watching(Posix):
+        def unlink(self, path: str) -> None:
+            if path.startswith(f"{staged.folder}/0-0."):
+                left.append(os.path.getsize(path))
+            super().unlink(path)
+
+    commit_job(str(tmp_path), staged, SMALL, posix=Watching())
+
+    assert left == [0] * (len(sizes) - 1)
+    numbers = [int(row["body"].split()[1]) for row in rows_of(tmp_path, "orders")]
+    assert sorted(numbers) == list(range(18))
+
+
 def test_a_sweep_removes_its_own_job_and_those_that_died_long_ago(tmp_path: Path) -> None:
     for job in ("mine", "old", "running"):
         stage(tmp_path, [[batch(1)]], job)
     staging = tmp_path / "rmqlog" / "staging"
     old = os.stat(staging / "old").st_mtime - STAGING_AGE_S - 60
-    for path in (staging / "old" / "0-0", staging / "old"):
+    for path in (*(staging / "old").iterdir(), staging / "old"):
         os.utime(path, (old, old))
 
     sweep_staging(Posix(), str(tmp_path), "mine")
