@@ -239,7 +239,9 @@ class FaultyWriter(RmqlogWriter):
         job, posix = self.staged_job(messages), CommitPosix(fault)
         if fault.trace:
             winners = {file.name for file in job.files}
-            losers = [name for name in os.listdir(job.folder) if name not in winners]
+            # Records are in files beside, whose names go on with a dot.
+            attempts = {name.split(".")[0] for name in os.listdir(job.folder)}
+            losers = sorted(attempts - winners)
             Path(fault.trace, LOSERS).write_text(json.dumps(losers))
         fault.before_commit()
         commit_job(

@@ -19,11 +19,9 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +41,10 @@ from rmqlog.writer import rules
 from rmqlog.writer.appender import Appender, queue_offsets
 from rmqlog.writer.commit_manifest import CommitManifest
 from rmqlog.writer.commit_records import CommitRecords, JobId
-from rmqlog.writer.dispatch import DispatchBatch, Dispatcher
+from rmqlog.writer.dispatch import DispatchBatch, Dispatcher, UnitsOfQueue, units_by_queue
+from rmqlog.writer.index_writer import SlotOrder
 from rmqlog.writer.log_files import LogFiles
+from rmqlog.writer.made_ahead import made_ahead
 from rmqlog.writer.placement import CHUNK_SIZE, Placement, physical_offsets, place_records
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.segments import FileSet
@@ -54,12 +54,15 @@ from rmqlog.writer.topics_config import TopicTable
 #: Pages are given back after so many bytes: a commit of any size needs little memory.
 _RELEASE_SIZE = 64 * 1024 * 1024
 _PROGRESS_INTERVAL_S = 5.0
+#: Another thread makes so many pieces of work ready while one is being written.
+_AHEAD = 2
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[], None]
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
+#: What queues, and what the index is to be given of a batch.
+_Dispatched = tuple[DispatchBatch, Sequence[UnitsOfQueue]]
+_Indexed = tuple[DispatchBatch, NDArray[np.int64], NDArray[np.int32], SlotOrder | None]
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,6 @@ class _Run:
     assigned: _Assigned
     placement: Placement
     place: RecordsPlace
-    is_last: bool = False
 
 
 class BatchCommit:
@@ -151,7 +153,7 @@ class BatchCommit:
         self._timestamp = max(now_ms, target.appender.last_timestamp_ms, 1)
         self._records = CommitRecords(target.posix, target.path)
         self._progress = _Progress(target, job.records_size)
-        self._buffers = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
+        self._buffers = [np.empty(0, np.uint8) for _ in range(_AHEAD + 1)]
         #: Where each queue goes on with this job.
         self._first_offsets = {
             queue: target.appender.next_offset(queue) for queue in job.counts
@@ -215,12 +217,11 @@ class BatchCommit:
     def write_index(self) -> None:
         """The first half of step 6; behind the gate, so that no entry is ahead of the log."""
         dispatcher = self._target.dispatcher
-        for assigned in self._batches():
-            batch = self._dispatch_batch(assigned)
-            rows = np.repeat(np.arange(len(batch)), assigned.staged.rows["hash_count"])
-            dispatcher.dispatch_index(batch, rows, assigned.staged.hashes)
-            dispatcher.note_dispatched(batch)
-            self._progress.release(len(assigned.staged.hashes) * layout.INDEX_ENTRY.itemsize)
+        with contextlib.closing(made_ahead(self._index_batches(), _AHEAD)) as batches:
+            for batch, rows, hashes, order in batches:
+                dispatcher.dispatch_index(batch, rows, hashes, order)
+                dispatcher.note_dispatched(batch)
+                self._progress.release(len(hashes) * layout.INDEX_ENTRY.itemsize)
 
     def note_done(self) -> None:
         """The end of step 6, when index and ``checkpoint`` are on disk.
@@ -248,33 +249,43 @@ class BatchCommit:
     def _copy_records(self) -> None:
         """Records into the log and units into the queues; no unit counts while the gate is shut.
 
-        Another thread reads and completes records while this one writes those before them.
+        Another thread reads and completes what comes next. All calls that change the store are
+        made by this one, so that they always come in the same order.
         """
         log, dispatcher = self._target.log, self._target.dispatcher
-        with ThreadPoolExecutor(1, "rmqlog-staged") as reading:
-            for run, data in _one_ahead(reading, self._take, self._runs()):
-                log.reserve([run.placement])
-                log.write(run.placement, data)
-                self._progress.add(run.placement.size)
-                if run.is_last:
-                    dispatcher.dispatch_queues(self._dispatch_batch(run.assigned))
+        with contextlib.closing(made_ahead(self._completed_runs(), _AHEAD)) as runs:
+            for placement, data, dispatched in runs:
+                log.reserve([placement])
+                log.write(placement, data)
+                self._progress.add(placement.size)
+                if dispatched is not None:
+                    dispatcher.dispatch_queues(*dispatched)
 
-    def _runs(self) -> Iterator[_Run]:
-        """The placements of all batches."""
+    def _completed_runs(
+        self,
+    ) -> Iterator[tuple[Placement, NDArray[np.uint8], _Dispatched | None]]:
+        """The placements of all batches with their records, and with the last of each batch what
+        the queues get. What was read is then no longer staged."""
         for assigned in self._batches():
             place = assigned.staged.records
             for placement in assigned.placements:
-                is_last = placement.stop_row == len(assigned.sizes)
-                yield _Run(assigned, placement, place, is_last)
+                data = self._complete(_Run(assigned, placement, place))
+                dispatched = None
+                if placement.stop_row == len(assigned.sizes):
+                    if assigned.staged.ends_file:
+                        assigned.reader.drop_records(self._target.posix, place.number)
+                    batch = self._dispatch_batch(assigned)
+                    dispatched = (batch, units_by_queue(batch))
+                yield placement, data, dispatched
                 place = replace(place, position=place.position + placement.size)
 
-    def _take(self, run: _Run) -> NDArray[np.uint8]:
-        """The completed records of a run, which are then no longer staged."""
-        data = self._complete(run)
-        staged = run.assigned.staged
-        if run.is_last and staged.ends_file:
-            run.assigned.reader.drop_records(self._target.posix, staged.records.number)
-        return data
+    def _index_batches(self) -> Iterator[_Indexed]:
+        """All batches once more, with their index entries."""
+        for assigned in self._batches():
+            batch = self._dispatch_batch(assigned)
+            hashes = assigned.staged.hashes
+            rows = np.repeat(np.arange(len(batch)), assigned.staged.rows["hash_count"])
+            yield batch, rows, hashes, self._target.dispatcher.slot_order(hashes)
 
     def _complete(self, run: _Run) -> NDArray[np.uint8]:
         """The records of a run with everything that was open filled in."""
@@ -321,12 +332,12 @@ class BatchCommit:
     def _scratch(self, size: int) -> NDArray[np.uint8]:
         """Memory that is used again and again; first touch costs more than a copy.
 
-        There are two pieces: one is written to the log while the other is being filled.
+        One piece is written to the log while those that are ahead of it are filled.
         """
-        self._buffers.reverse()
-        if size > len(self._buffers[0]):
-            self._buffers[0] = np.empty(max(size, CHUNK_SIZE), np.uint8)
-        return self._buffers[0][:size]
+        self._buffers.append(self._buffers.pop(0))
+        if size > len(self._buffers[-1]):
+            self._buffers[-1] = np.empty(max(size, CHUNK_SIZE), np.uint8)
+        return self._buffers[-1][:size]
 
     def _batches(self) -> Generator[_Assigned]:
         """All staged batches in order, each with its places: the same ones every time."""
@@ -364,20 +375,6 @@ class BatchCommit:
             store_timestamp=np.full(len(rows), self._timestamp, np.int64),
             tags_code=tags_code,
         )
-
-
-def _one_ahead(
-    other_thread: Executor, work: Callable[[_Item], _Result], items: Iterable[_Item]
-) -> Iterator[tuple[_Item, _Result]]:
-    """Each item with what the work makes of it, the next one in work while this one is used."""
-    before: tuple[_Item, Future[_Result]] | None = None
-    for item in items:
-        ahead = (item, other_thread.submit(work, item))
-        if before is not None:
-            yield before[0], before[1].result()
-        before = ahead
-    if before is not None:
-        yield before[0], before[1].result()
 
 
 class _Progress:

@@ -23,13 +23,17 @@ from rmqlog.commitlog_format.layout import (
     SysFlag,
 )
 from rmqlog.commitlog_format.store_files import QueueKey
-from rmqlog.writer.index_writer import IndexWriter
+from rmqlog.writer.index_writer import IndexWriter, SlotOrder
 from rmqlog.writer.multi_dispatch import Further, further_units, in_log_order
 from rmqlog.writer.queue_table import QueueTable
 
 _TAG_TOPIC_SUFFIX = f"{layout.INDEX_KEY_SEPARATOR}{layout.INDEX_TAG_PREFIX[0]}"
 _NOT_COMPACTED = -1
 _NO_TEXTS = pa.array([], pa.string())
+_NO_UNITS = np.empty(0, CONSUME_QUEUE_UNIT)
+
+#: A queue, the rows of a batch that go to it, and their units.
+UnitsOfQueue = tuple[QueueKey, NDArray[np.int64], NDArray[np.void]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,33 +161,42 @@ class Dispatcher:
         self.last_timestamp = int(batch.store_timestamp[-1])
         self.end = batch.end
 
-    def dispatch_queues(self, batch: DispatchBatch) -> None:
-        """The half of :meth:`dispatch` that concerns the queues."""
-        units = _units(batch)
+    def dispatch_queues(
+        self, batch: DispatchBatch, by_queue: Sequence[UnitsOfQueue] | None = None
+    ) -> None:
+        """The half of :meth:`dispatch` that concerns the queues.
+
+        ``by_queue`` are its :func:`units_by_queue` where the caller has them already.
+        """
+        units = _units(batch) if batch.lmq_units else _NO_UNITS
         further: dict[QueueKey, Further] = {}
         if batch.lmq_units:
             further = further_units(batch, _in_queue(batch), self.queues.is_batch)
-        for key, rows in _rows_by_queue(batch):
+        for key, rows, of_queue in by_queue or units_by_queue(batch):
             if self.queues.is_batch(key.topic):
                 self.queues.batch_queue(key).append(_batch_units(batch, rows))
             else:
-                of_queue = _some(units, rows)
                 if self.queues.has_ext:
                     self.queues.put_ext(key, of_queue, batch.store_timestamp[rows])
-                offsets = batch.queue_offset[rows]
+                offsets, all_units = batch.queue_offset[rows], of_queue
                 if key in further:
                     more = further.pop(key)
-                    of_queue, offsets = in_log_order(
+                    all_units, offsets = in_log_order(
                         of_queue, (rows, offsets), _some(units, more[0]), more
                     )
-                self.queues.queue(key).append(of_queue, offsets)
+                self.queues.queue(key).append(all_units, offsets)
         for key, (rows, offsets) in further.items():
             self.queues.queue(key).append(_some(units, rows), offsets)
 
     def dispatch_index(
-        self, batch: DispatchBatch, rows: NDArray[np.int64], hashes: NDArray[np.int32]
+        self,
+        batch: DispatchBatch,
+        rows: NDArray[np.int64],
+        hashes: NDArray[np.int32],
+        order: SlotOrder | None = None,
     ) -> None:
-        """The half that concerns the index, given its entries (:func:`index_entries`)."""
+        """The half that concerns the index, given its entries (:func:`index_entries`) and,
+        where the caller has it already, their order (:meth:`slot_order`)."""
         index = self.index
         if index is None:
             return
@@ -191,11 +204,18 @@ class Dispatcher:
         keep = _is_indexed(batch, index.end_physical_offset)
         if not keep.all():
             entry_kept = keep[rows]
-            rows, hashes = rows[entry_kept], hashes[entry_kept]
-        index.put(hashes, batch.physical_offset[rows], batch.store_timestamp[rows])
+            rows, hashes, order = rows[entry_kept], hashes[entry_kept], None
+        index.put(hashes, batch.physical_offset[rows], batch.store_timestamp[rows], order)
         # Any record behind the last entry would have asked for a file with room.
         if not len(rows) or rows[-1] < len(batch) - 1:
             index.begin_record()
+
+
+    def slot_order(self, hashes: NDArray[np.int32]) -> SlotOrder | None:
+        """The order that index entries are chained in; any thread may ask for it."""
+        if self.index is None or not len(hashes):
+            return None
+        return SlotOrder.of(hashes, self.index.slot_count)
 
 
 def _is_indexed(batch: DispatchBatch, indexed_to: int) -> NDArray[np.bool_]:
@@ -213,6 +233,12 @@ def _in_queue(batch: DispatchBatch) -> NDArray[np.bool_]:
         transaction == int(SysFlag.TRANSACTION_COMMIT)
     )
     return found
+
+
+def units_by_queue(batch: DispatchBatch) -> list[UnitsOfQueue]:
+    """Each queue with its rows and their ConsumeQueue units, both in log order."""
+    units = _units(batch)
+    return [(key, rows, _some(units, rows)) for key, rows in _rows_by_queue(batch)]
 
 
 def _rows_by_queue(batch: DispatchBatch) -> Iterator[tuple[QueueKey, NDArray[np.int64]]]:
