@@ -281,18 +281,24 @@ class RecordColumns:
 
 
 def encode_records(
-    records: RecordColumns, physical_offset: int, sizes: NDArray[np.int64] | None = None
+    records: RecordColumns,
+    physical_offset: int,
+    sizes: NDArray[np.int64] | None = None,
+    scratch: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """The bytes of records that lie one behind the other from ``physical_offset`` on.
 
-    ``sizes`` are their :meth:`RecordColumns.total_sizes` where the caller has them already.
+    ``sizes`` are their :meth:`RecordColumns.total_sizes` where the caller has them already;
+    ``scratch`` is memory that the bytes are put in where it is large enough.
     """
     if not len(records):
         return np.empty(0, np.uint8)
     if sizes is None:
         sizes = records.total_sizes()
     ends = np.cumsum(sizes)
-    target = np.empty(int(ends[-1]), np.uint8)
+    size = int(ends[-1])
+    is_enough = scratch is not None and size <= len(scratch)
+    target = scratch[:size] if scratch is not None and is_enough else np.empty(size, np.uint8)
     starts = ends - sizes
     host_flags = records.sys_flag & layout.HOSTS_V6_MASK
     header_sizes = np.empty(len(records), np.int64)

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from rmqlog.writer import rules
 from rmqlog.writer.appender import Appender, queue_offsets
 from rmqlog.writer.commit_manifest import CommitManifest
 from rmqlog.writer.commit_records import CommitRecords, JobId
-from rmqlog.writer.dispatch import DispatchBatch, Dispatcher, UnitsOfQueue, units_by_queue
+from rmqlog.writer.dispatch import DispatchBatch, Dispatcher, join_batches, units_by_queue
 from rmqlog.writer.index_writer import SlotOrder
 from rmqlog.writer.log_files import LogFiles
 from rmqlog.writer.made_ahead import made_ahead
@@ -56,12 +56,13 @@ _RELEASE_SIZE = 64 * 1024 * 1024
 _PROGRESS_INTERVAL_S = 5.0
 #: Another thread makes so many pieces of work ready while one is being written.
 _AHEAD = 2
+#: Units are written for so many rows at a time: for each queue a file is opened and closed.
+_UNITS_AT_ONCE = 1 << 15
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[], None]
-#: What queues, and what the index is to be given of a batch.
-_Dispatched = tuple[DispatchBatch, Sequence[UnitsOfQueue]]
+#: What the index is to be given of a batch.
 _Indexed = tuple[DispatchBatch, NDArray[np.int64], NDArray[np.int32], SlotOrder | None]
 
 
@@ -252,32 +253,38 @@ class BatchCommit:
         Another thread reads and completes what comes next. All calls that change the store are
         made by this one, so that they always come in the same order.
         """
-        log, dispatcher = self._target.log, self._target.dispatcher
-        with contextlib.closing(made_ahead(self._completed_runs(), _AHEAD)) as runs:
-            for placement, data, dispatched in runs:
-                log.reserve([placement])
-                log.write(placement, data)
-                self._progress.add(placement.size)
-                if dispatched is not None:
-                    dispatcher.dispatch_queues(*dispatched)
+        with contextlib.closing(made_ahead(self._writes(), _AHEAD)) as writes:
+            for write in writes:
+                write()
 
-    def _completed_runs(
-        self,
-    ) -> Iterator[tuple[Placement, NDArray[np.uint8], _Dispatched | None]]:
-        """The placements of all batches with their records, and with the last of each batch what
-        the queues get. What was read is then no longer staged."""
+    def _writes(self) -> Iterator[Step]:
+        """What is to be written, ready to be done: records, and now and then the units of those
+        before. What was read is no longer staged."""
+        waiting: list[DispatchBatch] = []
         for assigned in self._batches():
             place = assigned.staged.records
             for placement in assigned.placements:
                 data = self._complete(_Run(assigned, placement, place))
-                dispatched = None
-                if placement.stop_row == len(assigned.sizes):
-                    if assigned.staged.ends_file:
-                        assigned.reader.drop_records(self._target.posix, place.number)
-                    batch = self._dispatch_batch(assigned)
-                    dispatched = (batch, units_by_queue(batch))
-                yield placement, data, dispatched
+                yield partial(self._write_records, placement, data)
                 place = replace(place, position=place.position + placement.size)
+            if assigned.staged.ends_file:
+                assigned.reader.drop_records(self._target.posix, place.number)
+            waiting.append(self._dispatch_batch(assigned))
+            if sum(map(len, waiting)) >= _UNITS_AT_ONCE:
+                yield self._write_units(waiting)
+                waiting = []
+        if waiting:
+            yield self._write_units(waiting)
+
+    def _write_records(self, placement: Placement, data: NDArray[np.uint8]) -> None:
+        log = self._target.log
+        log.reserve([placement])
+        log.write(placement, data)
+        self._progress.add(placement.size)
+
+    def _write_units(self, batches: Sequence[DispatchBatch]) -> Step:
+        batch = join_batches(batches)
+        return partial(self._target.dispatcher.dispatch_queues, batch, units_by_queue(batch))
 
     def _index_batches(self) -> Iterator[_Indexed]:
         """All batches once more, with their index entries."""

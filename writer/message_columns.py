@@ -260,6 +260,10 @@ def _read_topics(
     columns: _Columns, default: str | None, *, allow_v2: bool
 ) -> tuple[list[str], NDArray[np.int32]]:
     column = columns.find("topic", pa.string())
+    if column is None and default is not None and columns.count:
+        codes = np.zeros(columns.count, np.int32)
+        rules.check_topics([default], codes, allow_v2=allow_v2)
+        return [default], codes
     if column is None:
         column = pa.nulls(columns.count, pa.string())
     if column.null_count:

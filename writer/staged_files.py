@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,22 +99,22 @@ class StagedFileWriter:
         queues: Sequence[QueueKey],
         rows: NDArray[np.void],
         hashes: NDArray[np.int32],
-        records: Sequence[NDArray[np.uint8]],
+        records: Iterable[NDArray[np.uint8]],
     ) -> None:
         """Append a batch; its records may come in several pieces."""
         names = json.dumps([[key.topic, key.queue_id] for key in queues]).encode()
         columns = (np.frombuffer(names, np.uint8), _bytes(rows), _bytes(hashes))
         content = np.concatenate(columns)
         prefix = STAGED_PREFIX.pack(
-            STAGED_MAGIC, len(names), len(rows), len(hashes), sum(map(len, records)),
-            zlib_ng.crc32(content),
+            STAGED_MAGIC, len(names), len(rows), len(hashes),
+            int(rows["size"].sum(dtype=np.int64)), zlib_ng.crc32(content),
         )
         head = np.concatenate((np.frombuffer(prefix, np.uint8), content))
         self._posix.pwrite(self._descriptor, head, self._position)
         self._position += len(head)
         self._write_records(records)
 
-    def _write_records(self, records: Sequence[NDArray[np.uint8]]) -> None:
+    def _write_records(self, records: Iterable[NDArray[np.uint8]]) -> None:
         if self._records < 0:
             self._records = self._create(records_path(self._path, self._place.number))
         position = self._place.position

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -109,6 +109,7 @@ class StagingWriter:
         self._real_queues: set[QueueKey] = set()
         self._path = f"{plan.folder}/{self._staged.name}"
         self._file = StagedFileWriter(self._posix, self._path)
+        self._scratch = np.empty(CHUNK_SIZE, np.uint8)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Check and encode the rows of a batch; an error names the row of the partition."""
@@ -141,7 +142,7 @@ class StagingWriter:
         rows["tags_code"] = tags_codes(draft, 0)
         rows["is_delay"] = draft.due_delay_ms >= 0
         rows["is_born_open"] = messages.born_timestamp == NO_TIME
-        self._file.add(queues, rows, hashes, _encode(records, sizes))
+        self._file.add(queues, rows, hashes, self._encode(records, sizes))
         counts = np.bincount(codes, minlength=len(queues)).tolist()
         self._counts.update(dict(zip(queues, counts, strict=True)))
         self._real_queues.update(draft.real_queues)
@@ -150,6 +151,20 @@ class StagingWriter:
             row_count=self._staged.row_count + len(draft),
             records_size=self._staged.records_size + int(sizes.sum()),
         )
+
+    def _encode(
+        self, records: RecordColumns, sizes: NDArray[np.int64]
+    ) -> Iterator[NDArray[np.uint8]]:
+        """The bytes of records in pieces that stay in the processor's cache, each of which is
+        gone with the next: new memory takes longer to get."""
+        ends = np.cumsum(sizes)
+        start = 0
+        while start < len(sizes):
+            limit = int(ends[start] - sizes[start]) + CHUNK_SIZE
+            stop = int(np.searchsorted(ends, limit, side="right"))
+            stop = min(max(stop, start + 1), start + CHUNK_ROWS)
+            yield encode_records(records[start:stop], 0, sizes[start:stop], self._scratch)
+            start = stop
 
     def finish(self) -> StagedFile:
         """Close the file; what the commit has to be told.
@@ -220,20 +235,6 @@ def _index_hashes(
     )
     rows, hashes = index_entries(batch, index_tags=settings.indexes_tags)
     return np.bincount(rows, minlength=count), hashes
-
-
-def _encode(records: RecordColumns, sizes: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-    """The bytes of records in pieces that stay in the processor's cache."""
-    ends = np.cumsum(sizes)
-    pieces = []
-    start = 0
-    while start < len(sizes):
-        limit = int(ends[start] - sizes[start]) + CHUNK_SIZE
-        stop = int(np.searchsorted(ends, limit, side="right"))
-        stop = min(max(stop, start + 1), start + CHUNK_ROWS)
-        pieces.append(encode_records(records[start:stop], 0, sizes[start:stop]))
-        start = stop
-    return pieces
 
 
 # --- folders --------------------------------------------------------------------------------
