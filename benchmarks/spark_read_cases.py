@@ -55,6 +55,13 @@ def ceiling(workspace: Workspace, name: str, frame: DataFrame, rows: int) -> Dat
     return best
 
 
+def _warm_up(frame: DataFrame) -> None:
+    """Run a frame as often as the candidates for the ceiling ran: until Java has compiled what it
+    will, and workers have loaded their compiled loops."""
+    for _ in range(2 * len(_CEILING_BATCH_ROWS)):
+        run(frame)
+
+
 def _store(workspace: Workspace) -> tuple[Path, int]:
     count = workspace.scaled(1_000_000, 200_000)
     path = workspace.make("spark-read", lambda path: write_store(path, count, properties=3))
@@ -74,6 +81,7 @@ def _against_ceiling(
         reference = workspace.once(
             f"ceiling of {schema}", lambda: ceiling(workspace, schema, frame, count)
         )
+        _warm_up(frame)
         return Pair(
             timed(lambda: run(frame)), timed(lambda: run(reference)),
             lambda: _same_count(frame, count), {"rows": count},
@@ -99,6 +107,7 @@ def _against_file_format(kind: str, goal: float) -> Case:
         frame.repartition(_PARTITION_COUNT).write.format(kind).mode("overwrite").save(target)
         reference = workspace.spark.read.schema(frame.schema).format(kind).load(target)
         assert reference.count() == count
+        _warm_up(frame)
         return Pair(timed(lambda: run(frame)), timed(lambda: run(reference)),
                     details={"rows": count})
 

@@ -232,10 +232,10 @@ class MessageReader:
 
     def _foreign(self, key: QueueKey, decoded: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which records do not belong to the queue whose units name them."""
-        same = pc.and_(
-            pc.equal(decoded["topic"], key.topic), pc.equal(decoded["queueId"], key.queue_id)
-        )
-        foreign: NDArray[np.bool_] = ~same.to_numpy(zero_copy_only=False)
+        foreign: NDArray[np.bool_] = decoded["queueId"].to_numpy() != key.queue_id
+        # Of one topic the decoder makes one column and keeps it: to see that is enough.
+        if not decoded["topic"].equals(repeat_string(key.topic, decoded.num_rows)):
+            foreign |= ~pc.equal(decoded["topic"], key.topic).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(foreign).tolist():
             try:
                 message = self.log.message(decoded["commitLogOffset"][row].as_py(), check_crc=False)
