@@ -1,6 +1,9 @@
 """Reading and writing several bytes at once at any place of an array, for kernels.
 
 They become single instructions. Nothing checks the place: whoever uses them does.
+
+What numba has kept on disk it makes anew when the file of a kernel is newer, and asks for no other
+file: who changes this one touches that one too.
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ _HOSTS_V6_MASK = layout.HOSTS_V6_MASK
 _MIN_RECORD_SIZE = layout.MIN_RECORD_SIZE
 _SPLIT = layout.NAME_VALUE_SEPARATOR
 _END = layout.PROPERTY_SEPARATOR
+#: Less than any size that a unit can claim.
+_NO_CLAIM = np.int64(-(2**63))
 _CACHE_LINE_SIZE = 64
 #: So many bytes of a record are fetched ahead, while so many rows before it are worked on.
 _FETCHED_SIZE = 1024
@@ -137,7 +139,7 @@ def _body_size(data: Any, start: Any, offset: Any, claimed_size: Any, largest_si
     total_size = _int_at(data, start)
     if total_size > largest_size or total_size > len(data) - start:
         return -1
-    if claimed_size >= 0 and total_size != claimed_size:
+    if claimed_size != _NO_CLAIM and total_size != claimed_size:
         return -1
     if swap_half(load_half(data, start + _MAGIC_POSITION)) != _MAGIC_V1:
         return -1
@@ -169,7 +171,7 @@ def find_fields(
         start = starts[row]
         if row + _ROWS_AHEAD < len(starts):
             _fetch_ahead(data, starts[row + _ROWS_AHEAD], record_size)
-        claimed_size = claimed_sizes[row] if len(claimed_sizes) > 0 else np.int64(-1)
+        claimed_size = claimed_sizes[row] if len(claimed_sizes) > 0 else _NO_CLAIM
         body_size = _body_size(data, start, base_offset + start, claimed_size, largest_size)
         if body_size < 0:
             return row

@@ -119,7 +119,10 @@ class PlainFields(RecordFields):
         return super().stored_bodies() if self._bodies is None else self._bodies
 
     def _room_of_bodies(self) -> int:
-        """As much as all bodies can take; 0 if that is not known, or too much to be copied."""
+        """As much as all bodies can take; 0 if that is not known, or more than there is.
+
+        Claims of damaged units must not make us ask for memory.
+        """
         if self._claimed_sizes is None:
             # Records in the order of the log: the last one cannot be larger than what is left.
             first, last = int(self._positions[0]), int(self._positions[-1])
@@ -127,4 +130,4 @@ class PlainFields(RecordFields):
         else:
             total = int(self._claimed_sizes.sum(dtype=np.int64))
         total -= len(self) * _HEADER_SIZE
-        return total if 0 < total <= MAX_COLUMN_SIZE // 2 else 0
+        return total if 0 < total <= len(self.window) else 0

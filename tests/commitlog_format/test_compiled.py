@@ -7,9 +7,12 @@ import sys
 
 import pytest
 from bad_input import run_in_child
+from random_records import PLAIN_RECORD, build_log
 
 from rmqlog.commitlog_format import compiled
 from rmqlog.commitlog_format.compiled import COMPILE_VARIABLE, SMALLEST_BATCH, Loading, kernels
+from rmqlog.commitlog_format.errors import CorruptRecordError
+from rmqlog.commitlog_format.records import RecordDecoder
 
 #: The bytes end where the process may not read on: one byte too far is a signal.
 AGAINST_A_WALL = """
@@ -57,6 +60,22 @@ def test_no_loop_reads_behind_the_bytes_at_hand(seed: int) -> None:
 
     assert ends["loaded"]
     assert min(ends["rows"], ends["errors"]) > 1000
+
+
+@pytest.mark.parametrize("claimed", [-1, 0, 2**31 - 1])
+def test_a_claim_that_no_record_fits_is_refused(
+    claimed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(COMPILE_VARIABLE, "always")
+    monkeypatch.setattr(compiled, "_loading", Loading())
+    log = build_log([PLAIN_RECORD] * SMALLEST_BATCH)
+    sizes = log.sizes.copy()
+    sizes[3] = claimed
+
+    with pytest.raises(CorruptRecordError, match="the queue unit claims") as caught:
+        RecordDecoder(["body"]).decode(log.window, log.base_offset, log.offsets, sizes=sizes)
+
+    assert caught.value.offset == log.offsets[3]
 
 
 @pytest.fixture
