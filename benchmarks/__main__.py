@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 
@@ -63,6 +64,8 @@ def main() -> int:
             outcomes.append(run_case(case, workspace, repetitions))
         if re.search(arguments.only, "growth"):
             console.print("measuring: growth", style="dim")
+            # Each of these is the whole life of a process, the loading of loops included.
+            os.environ["RMQLOG_COMPILE"] = "auto"
             curves = measure_growth(workspace)
     finally:
         workspace.close()

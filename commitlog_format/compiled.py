@@ -1,4 +1,5 @@
-"""When loops are compiled: loading numba takes as long as numpy takes for a million rows.
+"""When loops are compiled: loading numba takes as long as numpy takes for a million rows or two,
+and some 130 MiB of memory.
 
 Every loop of :mod:`kernels` has a twin in numpy, which serves small requests, damaged records and
 everything else that is unusual. So nothing depends on numba, and a process that reads a few
@@ -18,9 +19,9 @@ from types import ModuleType
 COMPILE_VARIABLE = "RMQLOG_COMPILE"
 #: Batches of fewer rows are not worth the calls.
 SMALLEST_BATCH = 256
-#: When a process has had so many rows, compiled loops have repaid their loading by the time it
-#: has had as many again.
-_ROWS_BEFORE_LOADING = 1_000_000
+#: When a process has had so many rows, it is likely to have as many again, which repays the
+#: loading. A segment of a gibibyte has fewer, so that a scan of one stays within 200 MiB.
+_ROWS_BEFORE_LOADING = 4_000_000
 #: The compiler maps this much memory, which counts where the address space is limited.
 _LEAST_ADDRESS_SPACE = 1 << 30
 
@@ -48,12 +49,16 @@ class Loading:
 _loading = Loading()
 
 
+def count_rows(row_count: int) -> None:
+    """Note that this process has so many rows more to do; once for each batch."""
+    _loading.row_count += row_count
+
+
 def kernels(row_count: int) -> ModuleType | None:
     """The compiled loops for a batch of so many rows; ``None`` while numpy is the better choice."""
     if row_count < SMALLEST_BATCH or _loading.choice == "never":
         return None
     if not _loading.is_settled:
-        _loading.row_count += row_count
         if _loading.row_count < _ROWS_BEFORE_LOADING and _loading.choice != "always":
             return None
         _loading.settle()

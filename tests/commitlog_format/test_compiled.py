@@ -10,7 +10,14 @@ from bad_input import run_in_child
 from random_records import PLAIN_RECORD, build_log
 
 from rmqlog.commitlog_format import compiled
-from rmqlog.commitlog_format.compiled import COMPILE_VARIABLE, SMALLEST_BATCH, Loading, kernels
+from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
+from rmqlog.commitlog_format.compiled import (
+    COMPILE_VARIABLE,
+    SMALLEST_BATCH,
+    Loading,
+    count_rows,
+    kernels,
+)
 from rmqlog.commitlog_format.errors import CorruptRecordError
 from rmqlog.commitlog_format.records import RecordDecoder
 
@@ -21,6 +28,7 @@ os.environ["RMQLOG_COMPILE"] = "always"
 import numpy as np
 from random_records import PLAIN_RECORD, build_log
 from rmqlog.commitlog_format import compiled
+from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 from rmqlog.commitlog_format.errors import StoreError
 from rmqlog.commitlog_format.records import RecordDecoder
@@ -87,12 +95,20 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Loading:
     return loading
 
 
-def test_a_process_loads_them_when_it_has_had_many_rows(fresh: Loading) -> None:
-    rows = 10_000
-    asked = next(count for count in range(1, 1000) if kernels(rows) is not None)
+def test_a_process_loads_them_when_it_has_had_more_rows_than_a_segment(fresh: Loading) -> None:
+    count_rows(3_900_000)
+    assert kernels(10_000) is None
 
-    assert 50 < asked < 500
-    assert kernels(rows) is fresh.module
+    count_rows(100_000)
+    assert kernels(10_000) is not None
+
+
+def test_each_decoded_batch_is_counted_once(fresh: Loading) -> None:
+    log = build_log([PLAIN_RECORD] * SMALLEST_BATCH)
+    columns = [name for name in MESSAGE_COLUMNS if name != "brokerName"]
+    RecordDecoder(columns).decode(log.window, log.base_offset, log.offsets)
+
+    assert fresh.row_count == SMALLEST_BATCH
 
 
 def test_small_batches_are_neither_counted_nor_compiled(fresh: Loading) -> None:
@@ -109,6 +125,8 @@ def test_the_environment_can_forbid_them(
     monkeypatch.setenv(COMPILE_VARIABLE, "never")
     monkeypatch.setattr(compiled, "_loading", Loading())
 
+    count_rows(10**9)
+
     assert kernels(10**9) is None
 
 
@@ -116,7 +134,8 @@ def test_without_numba_numpy_does_everything() -> None:
     code = """
 import json, sys
 sys.modules["numba"] = None
-from rmqlog.commitlog_format.compiled import kernels
+from rmqlog.commitlog_format.compiled import count_rows, kernels
+count_rows(10**9)
 print(json.dumps({"is_none": kernels(10**9) is None}))
 """
     assert run_in_child(code) == {"is_none": True}
@@ -127,7 +146,8 @@ def test_a_limited_address_space_is_left_to_the_data() -> None:
 import json, resource
 resource.setrlimit(resource.RLIMIT_AS, (900 << 20, resource.RLIM_INFINITY))
 import sys
-from rmqlog.commitlog_format.compiled import kernels
+from rmqlog.commitlog_format.compiled import count_rows, kernels
+count_rows(10**9)
 print(json.dumps({"is_none": kernels(10**9) is None, "numba": "numba" in sys.modules}))
 """
     assert run_in_child(code) == {"is_none": True, "numba": False}
