@@ -8,10 +8,12 @@ file: who changes this one touches that one too.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -32,9 +34,33 @@ def part(function: _Function) -> _Function:
     return cast("_Function", compiled)
 
 
-def _instruction(function: Callable[..., Any]) -> Any:
-    """What a kernel calls, made from what tells its types and how to write its instruction."""
-    return intrinsic(function)
+def _instruction(in_python: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """What a kernel calls, made from what tells its types and how to write its instruction.
+
+    ``in_python`` does the same where numba compiles nothing (``NUMBA_DISABLE_JIT``): so a kernel
+    can be followed step by step.
+    """
+    settings: Any = numba.config
+    if settings.DISABLE_JIT:
+        return lambda _: in_python
+    return intrinsic
+
+
+def _load(array: Any, place: int, dtype: type[np.unsignedinteger[Any]]) -> Any:
+    return array[place : place + np.dtype(dtype).itemsize].view(dtype)[0]
+
+
+def _store(array: Any, place: int, word: Any) -> None:
+    array[place : place + word.itemsize] = np.array([word]).view(np.uint8)
+
+
+def _zeros_below(word: Any) -> Any:
+    number = int(word)
+    return np.uint64((number & -number).bit_length() - 1 if number else 64)
+
+
+def _crc32(_address: int, array: Any, place: int, size: int) -> int:
+    return zlib.crc32(array[place : place + size].tobytes())
 
 
 def _place(context: Any, builder: Any, array_type: Any, array: Any, place: Any, bits: int) -> Any:
@@ -54,19 +80,19 @@ def _loading(bits: int) -> _Codegen:
     return codegen
 
 
-@_instruction
+@_instruction(lambda array, place: _load(array, place, np.uint64))
 def load_word(_typing: Any, array: Any, place: Any) -> Any:
     """Eight bytes of an array of bytes, the first one lowest."""
     return types.uint64(array, types.int64), _loading(64)
 
 
-@_instruction
+@_instruction(lambda array, place: _load(array, place, np.uint32))
 def load_half(_typing: Any, array: Any, place: Any) -> Any:
     """Four bytes, likewise."""
     return types.uint32(array, types.int64), _loading(32)
 
 
-@_instruction
+@_instruction(_store)
 def store_word(_typing: Any, array: Any, place: Any, word: Any) -> Any:
     """Put eight bytes, the lowest one first."""
 
@@ -79,7 +105,7 @@ def store_word(_typing: Any, array: Any, place: Any, word: Any) -> Any:
     return types.void(array, types.int64, types.uint64), codegen
 
 
-@_instruction
+@_instruction(_crc32)
 def call_crc32(_typing: Any, address: Any, array: Any, place: Any, size: Any) -> Any:
     """What a C function like zlib-ng's ``zng_crc32``, at this address, says of some bytes."""
 
@@ -94,7 +120,7 @@ def call_crc32(_typing: Any, address: Any, array: Any, place: Any, size: Any) ->
     return types.uint32(types.int64, array, types.int64, types.int64), codegen
 
 
-@_instruction
+@_instruction(lambda array, place: array[place])
 def prefetch(_typing: Any, array: Any, place: Any) -> Any:
     """Ask for the cache line of a place, without waiting for it."""
 
@@ -117,19 +143,19 @@ def _swapping(_context: Any, builder: Any, _signature: Any, arguments: Any) -> A
     return builder.bswap(arguments[0])
 
 
-@_instruction
+@_instruction(lambda word: word.byteswap())
 def swap_word(_typing: Any, word: Any) -> Any:
     """The bytes of a 64-bit number in the other order."""
     return types.uint64(types.uint64), _swapping
 
 
-@_instruction
+@_instruction(lambda half: half.byteswap())
 def swap_half(_typing: Any, half: Any) -> Any:
     """The bytes of a 32-bit number in the other order."""
     return types.uint32(types.uint32), _swapping
 
 
-@_instruction
+@_instruction(_zeros_below)
 def trailing_zeros(_typing: Any, word: Any) -> Any:
     """How many low bits of a 64-bit number are zero; all 64 of zero."""
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numba
+import numpy as np
+import pyarrow as pa
 import pytest
 from bad_input import run_in_child
-from random_records import PLAIN_RECORD, build_log
+from random_records import PLAIN_RECORD, Log, build_log, with_body
 
-from rmqlog.commitlog_format import compiled
+from rmqlog.commitlog_format import compiled, layout
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 from rmqlog.commitlog_format.compiled import (
     COMPILE_VARIABLE,
@@ -19,7 +26,12 @@ from rmqlog.commitlog_format.compiled import (
     kernels,
 )
 from rmqlog.commitlog_format.errors import CorruptRecordError
+from rmqlog.commitlog_format.hashing import java_hash, java_hashes
+from rmqlog.commitlog_format.message import Record
 from rmqlog.commitlog_format.records import RecordDecoder
+
+_PACKAGE = "rmqlog.commitlog_format"
+COLUMNS = [name for name in MESSAGE_COLUMNS if name != "brokerName"]
 
 #: The bytes end where the process may not read on: one byte too far is a signal.
 AGAINST_A_WALL = """
@@ -84,6 +96,106 @@ def test_a_claim_that_no_record_fits_is_refused(
         RecordDecoder(["body"]).decode(log.window, log.base_offset, log.offsets, sizes=sizes)
 
     assert caught.value.offset == log.offsets[3]
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The loops as they are written, run by Python."""
+    for name in ("kernels", "kernel_words"):
+        # Imported, removed and imported again: so undoing it leaves the compiled ones.
+        module = importlib.import_module(f"{_PACKAGE}.{name}")
+        monkeypatch.setattr(f"{_PACKAGE}.{name}", module)
+        monkeypatch.delitem(sys.modules, f"{_PACKAGE}.{name}")
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    loading = Loading()
+    loading.module = importlib.import_module(f"{_PACKAGE}.kernels")
+    loading.choice, loading.is_settled = "always", True
+    monkeypatch.setattr(compiled, "_loading", loading)
+    monkeypatch.setattr(compiled, "SMALLEST_BATCH", 1)
+    with np.errstate(over="ignore"):  # as in compiled code, numbers wrap around
+        yield
+
+
+def odd_records() -> list[Record]:
+    """Records that take every branch: texts of many sizes, names that change, a wide body."""
+    properties = [
+        b"", b"KEYS\x01k\x02", b"KEYS\x01k1 k2\x02TAGS\x01TagA\x02", b"TAGS\x01a",
+        b"a-name-of-twenty-four-by\x01a value with sixteen\x02UNIQ_KEY\x01" + b"0" * 32 + b"\x02",
+        b"TAGS\x01" + "标签".encode() + b"\x02", b"x\x01\x01y\x02",
+    ]
+    bodies = [b"", b"body", b"x" * 300, b"y" * 2000]
+    return [
+        with_body(replace(PLAIN_RECORD, properties=text), body)
+        for text in properties for body in bodies
+    ]
+
+
+def bad_properties() -> list[bytes]:
+    """Properties that no loop takes."""
+    return [
+        b"\x01v\x02", b"n\x01\x02", b"n\x02", b"n", b"a\x01b\x02a\x01c\x02",
+        "名".encode() + b"\x01v\x02", b"n\x02m\x01v\x02",
+        b"".join(b"n%d\x01v\x02" % number for number in range(65)),
+    ]
+
+
+def decoded(log: Log, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
+    """Every column, claims and checksums compared."""
+    return RecordDecoder(columns).decode(
+        log.window, log.base_offset, log.offsets, sizes=log.sizes
+    )
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_the_loops_as_they_are_written_decode_as_numpy_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logs = [build_log(odd_records()), build_log([PLAIN_RECORD] * 9)]
+    logs += [
+        build_log([PLAIN_RECORD, replace(PLAIN_RECORD, properties=text)])
+        for text in bad_properties()
+    ]
+    choices = [COLUMNS, ["body"], ["tags", "keys"], ["flag", "topic"], ["properties"]]
+    found = [decoded(log, columns) for log in logs for columns in choices]
+    monkeypatch.setattr(compiled, "_loading", Loading())
+    monkeypatch.setattr(compiled, "SMALLEST_BATCH", 10**9)
+
+    assert found == [decoded(log, columns) for log in logs for columns in choices]
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_the_loops_as_they_are_written_leave_damage_to_numpy() -> None:
+    log = build_log([PLAIN_RECORD] * 3)
+    for place in range(int(log.sizes[0]), int(log.sizes[0]) + 120):
+        window = log.window.copy()
+        window[place] ^= 0xFF
+        with contextlib.suppress(CorruptRecordError):
+            RecordDecoder(COLUMNS, check_crc=False).decode(window, log.base_offset, log.offsets)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_the_loops_as_they_are_written_hash_and_walk() -> None:
+    texts = ["", "a", "TagA", "order-12345", "x" * 33]
+    log = build_log([PLAIN_RECORD] * 3)
+    bounds = np.zeros(8, np.int64)
+    loops = compiled.kernels(1)
+    assert loops is not None
+
+    assert java_hashes(pa.array(texts)).tolist() == [java_hash(text) for text in texts]
+    assert loops.follow_records(log.window, len(log.window), bounds) == 3
+    assert bounds[1:4].tolist() == np.cumsum(log.sizes).tolist()
+    for damage in (layout.MAGIC_POSITION, 0):
+        window = log.window.copy()
+        window[damage] ^= 0x7F
+        assert loops.follow_records(window, len(window), bounds) == 0
+
+
+def test_the_compiled_loops_are_there_again(fresh: Loading) -> None:
+    fresh.choice = "always"
+    loops = kernels(SMALLEST_BATCH)
+
+    assert loops is not None
+    assert hasattr(loops.find_fields, "py_func"), "not compiled"
 
 
 @pytest.fixture
