@@ -32,7 +32,7 @@ from rmqlog.commitlog_format.segment import SegmentFile, Window
 #: Records are handed on in runs of at most this many: fewer lose to the cost of calls, the
 #: columns of more fall out of the processor's cache.
 RUN_RECORD_COUNT = 12_288
-_WINDOW_SIZE = 16 * 1024 * 1024
+_WINDOW_SIZE = 8 * 1024 * 1024
 #: Magic numbers are looked for in blocks that stay in the processor's cache.
 _BLOCK_SIZE = 512 * 1024
 _MAGIC_POSITION = RECORD_PREFIX["total_size"].itemsize

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 #: Rows of a batch: fewer lose to the cost of calls, more fall out of the processor's cache.
 BATCH_ROW_COUNT = 12_288
 #: Record bytes of a batch.
-BATCH_SIZE = 16 * 1024 * 1024
+BATCH_SIZE = 8 * 1024 * 1024
 
 #: What a unit of a batch queue tells; size and tags code belong to the inner messages.
 _BATCH_UNIT_COLUMNS = UNIT_COLUMNS - {"storeSize", "tagsCode"}
