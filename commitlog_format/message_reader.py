@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 #: Rows of a batch: fewer lose to the cost of calls, more fall out of the processor's cache.
 BATCH_ROW_COUNT = 12_288
+#: Rows of a batch that needs nothing but units, and so has few columns.
+_UNIT_BATCH_ROW_COUNT = 32_768
 #: Record bytes of a batch.
 BATCH_SIZE = 8 * 1024 * 1024
 
@@ -74,6 +76,15 @@ class ReadReport:
         if len(self.reasons) < self.REASON_COUNT_MAX:
             self.reasons.append(str(error))
         logger.warning("left out: %s", error)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpan:
+    """A queue of which messages are wanted; of an inner batch those in ``[start, stop)``."""
+
+    key: QueueKey
+    start: int | None = None
+    stop: int | None = None
 
 
 class MessageReader:
@@ -119,12 +130,44 @@ class MessageReader:
     ) -> Iterator[pa.RecordBatch]:
         """The messages of a queue's units; of an inner batch those in ``[start, stop)``."""
         if not self.needs_log(kind):
-            for part in units.slices(BATCH_ROW_COUNT, 2**62):
+            for part in units.slices(_UNIT_BATCH_ROW_COUNT):
                 yield self._from_units(key, part, start, stop)
             return
+        queue = QueueSpan(key, start, stop)
+        for path, decoded, own in self._records(units):
+            yield from self._of_queue(queue, path, decoded, own)
+
+    def read_merged(
+        self, queues: Sequence[QueueSpan], units: Units
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages of units of several simple queues of one topic, in the units' order.
+
+        Each unit's owner is the place of its queue among ``queues``.
+        """
+        topic = queues[0].key.topic
+        queue_ids = np.array([queue.key.queue_id for queue in queues], np.int32)
+        for path, decoded, own in self._records(units):
+            owners = np.zeros(len(own), np.intp) if own.owners is None else own.owners
+            is_plain = (
+                _is_of_topic(decoded, topic)
+                and np.array_equal(decoded["queueId"].to_numpy(), queue_ids[owners])
+                and not _has_inner_batch(decoded)
+            )
+            if is_plain:
+                yield self._finish(decoded, own)
+                continue
+            for place, queue in enumerate(queues):
+                of_queue = owners == place
+                yield from self._of_queue(
+                    queue, path, decoded.filter(pa.array(of_queue)), own.take(of_queue)
+                )
+
+    def _records(self, units: Units) -> Iterator[tuple[str, pa.RecordBatch, Units]]:
+        """The records of units in batches: the file, the columns, and the units they are of."""
         for part in units.slices(BATCH_ROW_COUNT, BATCH_SIZE):
             for run, run_units in self._runs(part):
-                yield from self._queue_batches(key, run, run_units, start, stop)
+                for rows, decoded in self._decode(self._queue_decoder, run, run_units.sizes):
+                    yield run.window.path, decoded, run_units.take(rows)
 
     def read_run(
         self, run: RecordRun, keep: Callable[[pa.RecordBatch], NDArray[np.bool_]] | None = None
@@ -185,21 +228,18 @@ class MessageReader:
         self.report.note(error)
         return count
 
-    def _queue_batches(
-        self, key: QueueKey, run: RecordRun, units: Units, start: int | None, stop: int | None
+    def _of_queue(
+        self, queue: QueueSpan, path: str, decoded: pa.RecordBatch, units: Units
     ) -> Iterator[pa.RecordBatch]:
-        path = run.window.path
-        for rows, decoded in self._decode(self._queue_decoder, run, units.sizes):
-            own = units.take(rows)
-            foreign = self._foreign(key, decoded)
-            if foreign.any():
-                decoded, own = self._without_foreign(key, decoded, own, foreign, path)
-            if _has_inner_batch(decoded):
-                yield from self._expanded(
-                    decoded["commitLogOffset"].to_pylist(), path, own, start, stop
-                )
-            elif decoded.num_rows:
-                yield self._finish(decoded, own)
+        """The messages of records that units of one queue name."""
+        foreign = self._foreign(queue.key, decoded)
+        if foreign.any():
+            decoded, units = self._without_foreign(queue.key, decoded, units, foreign, path)
+        if _has_inner_batch(decoded):
+            offsets = decoded["commitLogOffset"].to_pylist()
+            yield from self._expanded(offsets, path, queue)
+        elif decoded.num_rows:
+            yield self._finish(decoded, units)
 
     def _decode(
         self, decoder: RecordDecoder, run: RecordRun, sizes: NDArray[np.int64] | None = None
@@ -233,8 +273,7 @@ class MessageReader:
     def _foreign(self, key: QueueKey, decoded: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which records do not belong to the queue whose units name them."""
         foreign: NDArray[np.bool_] = decoded["queueId"].to_numpy() != key.queue_id
-        # Of one topic the decoder makes one column and keeps it: to see that is enough.
-        if not decoded["topic"].equals(repeat_string(key.topic, decoded.num_rows)):
+        if not _is_of_topic(decoded, key.topic):
             foreign |= ~pc.equal(decoded["topic"], key.topic).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(foreign).tolist():
             try:
@@ -302,14 +341,13 @@ class MessageReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _expanded(
-        self, offsets: Sequence[int], path: str, units: Units | None = None,
-        start: int | None = None, stop: int | None = None,
+        self, offsets: Sequence[int], path: str, queue: QueueSpan | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Message by message, inner batches unpacked: such records are rare and small.
 
         A few bytes can unpack to very many messages: no more are held than a batch has.
         """
-        low, high = _bounds(start, stop) if units is not None else _bounds(None, None)
+        low, high = _bounds(queue.start, queue.stop) if queue else _bounds(None, None)
         messages: list[Message] = []
         size = 0
         for offset in offsets:
@@ -391,6 +429,11 @@ _VALUES: dict[str, Callable[[Message], object]] = {
     "bodyCrc": lambda message: message.body_crc,
     "tagsCode": lambda message: message.tags_code,
 }
+
+
+def _is_of_topic(decoded: pa.RecordBatch, topic: str) -> bool:
+    # Of one topic the decoder makes one column and keeps it: to see that is enough.
+    return bool(decoded["topic"].equals(repeat_string(topic, decoded.num_rows)))
 
 
 def _has_inner_batch(decoded: pa.RecordBatch) -> bool:

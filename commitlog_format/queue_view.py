@@ -88,6 +88,7 @@ class QueueView:
         stop: int | None = None,
         tags_codes: Collection[int] | None = None,
         drop: DropUnits | None = None,
+        step_count: int = STEP_COUNT,
     ) -> Iterator[Units]:
         """The units of the queue offsets ``[start, stop)``, ascending, in steps.
 
@@ -98,7 +99,7 @@ class QueueView:
         start = self.min_offset if start is None else max(start, self.min_offset)
         stop = self.max_offset if stop is None else min(stop, self.max_offset)
         if isinstance(self.files, ConsumeQueue):
-            yield from self._scan_simple(self.files, start, stop, tags_codes, drop)
+            yield from self._scan_simple(self.files, start, stop, tags_codes, drop, step_count)
         elif isinstance(self.files, BatchConsumeQueue):
             yield from self._scan_batch(self.files, start, stop, drop)
         tail = _within(self.tail, start, stop)
@@ -140,11 +141,11 @@ class QueueView:
 
     def _scan_simple(
         self, files: ConsumeQueue, start: int, stop: int,
-        tags_codes: Collection[int] | None, drop: DropUnits | None,
+        tags_codes: Collection[int] | None, drop: DropUnits | None, step_count: int,
     ) -> Iterator[Units]:
         stop = min(stop, self.stop_index)
-        for first in range(start, stop, STEP_COUNT):
-            end = min(first + STEP_COUNT, stop)
+        for first in range(start, stop, step_count):
+            end = min(first + step_count, stop)
             if tags_codes is None:
                 units = files.units(first, end)
                 queue_offsets = np.arange(first, end, dtype=np.int64)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 class Units:
     """Units of one queue, ascending: where each record is and what the queue says of it.
 
-    ``counts`` is how many messages each unit stands for; ``None`` means one each.
+    ``counts`` is how many messages each unit stands for; ``None`` means one each. Where units of
+    several queues are merged, ``owners`` says whose each one is.
     """
 
     queue_offsets: NDArray[np.int64]
@@ -21,6 +22,7 @@ class Units:
     sizes: NDArray[np.int64]
     tags_codes: NDArray[np.int64]
     counts: NDArray[np.int64] | None = None
+    owners: NDArray[np.intp] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -32,26 +34,29 @@ class Units:
 
     def take(self, selection: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Units:
         """Some of the units."""
-        counts = None if self.counts is None else self.counts[selection]
         return Units(
             self.queue_offsets[selection],
             self.offsets[selection],
             self.sizes[selection],
             self.tags_codes[selection],
-            counts,
+            None if self.counts is None else self.counts[selection],
+            None if self.owners is None else self.owners[selection],
         )
 
-    def slices(self, count_max: int, size_max: int) -> Iterator[Units]:
+    def slices(self, count_max: int, size_max: int | None = None) -> Iterator[Units]:
         """The units in runs of at most ``count_max`` messages and ``size_max`` record bytes.
 
         A unit that is larger than that is a run of its own.
         """
-        counts = np.ones(len(self), np.int64) if self.counts is None else self.counts
-        bounds = ((np.cumsum(counts), count_max), (np.cumsum(self.sizes), size_max))
+        bounds = []
+        if self.counts is not None:
+            bounds.append((np.cumsum(self.counts), count_max))
+        if size_max is not None:
+            bounds.append((np.cumsum(self.sizes), size_max))
         first = 0
         while first < len(self):
-            stop = min(_last_within(ends, first, limit) for ends, limit in bounds)
-            stop = max(stop, first + 1)
+            stops = [_last_within(ends, first, limit) for ends, limit in bounds]
+            stop = max(min([first + count_max, *stops]), first + 1)
             yield self.take(slice(first, stop))
             first = stop
 
@@ -78,6 +83,8 @@ def concatenate(parts: Sequence[Units]) -> Units:
         np.concatenate([part.sizes for part in parts]),
         np.concatenate([part.tags_codes for part in parts]),
         counts,
+        None if any(part.owners is None for part in parts)
+        else np.concatenate([part.owners for part in parts if part.owners is not None]),
     )
 
 

@@ -7,8 +7,10 @@ equal cost out of any number of pieces.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -79,6 +81,41 @@ class QueueSlice:
     def part(self, first: int, stop: int) -> QueueSlice:
         """Its messages ``[first, stop)``, counted from 0."""
         return replace(self, start=self.start + first, stop=self.start + stop)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBundle:
+    """Parts of several queues of one topic, whose records are read in the order of the log."""
+
+    slices: tuple[QueueSlice, ...]
+
+    @property
+    def source(self) -> LogSource:
+        """The log of all of them."""
+        return self.slices[0].source
+
+    @property
+    def row_count(self) -> int:
+        """How many messages they have together, before filters."""
+        return sum(each.row_count for each in self.slices)
+
+    @property
+    def cost(self) -> float:
+        """About how many bytes they read."""
+        return sum(each.cost for each in self.slices)
+
+    def part(self, first: int, stop: int) -> QueueBundle:
+        """So many messages of each queue that all of them have got equally far.
+
+        Queues of a topic mostly grow alike: then a part is one range of the log.
+        """
+        counts = [each.row_count for each in self.slices]
+        bounds = zip(_dealt(counts, first), _dealt(counts, stop), strict=True)
+        return QueueBundle(tuple(
+            each.part(*of_slice)
+            for each, of_slice in zip(self.slices, bounds, strict=True)
+            if of_slice[0] < of_slice[1]
+        ))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +199,52 @@ class RowList:
         return RowList(self.rows[first:stop])
 
 
-Piece: TypeAlias = QueueSlice | UnitList | LogSlice | RowList
+Piece: TypeAlias = QueueSlice | QueueBundle | UnitList | LogSlice | RowList
+
+
+#: So many queues are read together at most: each has files that are open, and units in memory.
+_BUNDLED_COUNT_MAX = 8
+
+
+def bundle_queues(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Pieces with neighbouring queues of a topic put together."""
+    for topic, of_topic in groupby(pieces, _bundled_by):
+        if topic is None:
+            yield from of_topic
+            continue
+        slices = [piece for piece in of_topic if isinstance(piece, QueueSlice)]
+        for first in range(0, len(slices), _BUNDLED_COUNT_MAX):
+            some = slices[first : first + _BUNDLED_COUNT_MAX]
+            yield QueueBundle(tuple(some)) if len(some) > 1 else some[0]
+
+
+def _bundled_by(piece: Piece) -> tuple[LogSource, str] | None:
+    """Pieces of which this is equal can be read together; ``None`` if they cannot."""
+    if isinstance(piece, QueueSlice) and piece.folder.kind is QueueKind.SIMPLE:
+        return piece.source, piece.folder.key.topic
+    return None
+
+
+def _dealt(counts: Sequence[int], total: int) -> list[int]:
+    """How many of the first ``total`` rows come from each of some queues, if they take turns.
+
+    Message ``i`` of a queue of ``n`` has its turn at ``(2 * i + 1) / (2 * n)`` of the way. A
+    larger total never takes a row away.
+    """
+    row_count = sum(counts)
+    dealt = [(2 * count * total + row_count) // (2 * row_count) for count in counts]
+
+    def turn(place: int, row: int) -> tuple[Fraction, int]:
+        return Fraction(2 * row + 1, 2 * counts[place]), place
+
+    # Rounding leaves a few too many or too few.
+    while (over := sum(dealt) - total) > 0:
+        taken = [place for place, number in enumerate(dealt) if number]
+        dealt[max(taken, key=lambda place: turn(place, dealt[place] - 1))] -= 1
+    for _ in range(-over):
+        left = [place for place, number in enumerate(dealt) if number < counts[place]]
+        dealt[min(left, key=lambda place: turn(place, dealt[place]))] += 1
+    return dealt
 
 
 class Partition(InputPartition):

@@ -16,15 +16,18 @@ from rmqlog.commitlog_format.errors import CorruptRecordError, SegmentExpiredErr
 from rmqlog.commitlog_format.files import FileAccess, LocalFiles
 from rmqlog.commitlog_format.limits import Limits
 from rmqlog.commitlog_format.log_walk import LogWalk
-from rmqlog.commitlog_format.message_reader import MessageReader, ReadPolicy
-from rmqlog.commitlog_format.queue_view import QueueView
+from rmqlog.commitlog_format.merged_units import merge_by_offset
+from rmqlog.commitlog_format.message_reader import MessageReader, QueueSpan, ReadPolicy
+from rmqlog.commitlog_format.queue_view import STEP_COUNT, QueueView
 from rmqlog.commitlog_format.resync import next_sound_position
 from rmqlog.commitlog_format.snapshot import open_queue_files
+from rmqlog.commitlog_format.units import Units
 from rmqlog.spark_datasource.options import KEY_COLUMN
 from rmqlog.spark_datasource.partitions import (
     LogSlice,
     LogSource,
     Piece,
+    QueueBundle,
     QueueSlice,
     RowList,
     UnitList,
@@ -33,6 +36,9 @@ from rmqlog.spark_datasource.predicates import FALSE, bind
 from rmqlog.spark_datasource.row_filters import RowFilter, explode_keys
 
 logger = logging.getLogger(__name__)
+
+#: Fewer units at a time are not worth the calls.
+_STEP_COUNT_MIN = 65_536
 
 
 class PieceReader:
@@ -76,10 +82,14 @@ class PieceReader:
                     report.reasons[0] if report.reasons else "none given",
                 )
 
-    def _messages(self, piece: QueueSlice | UnitList | LogSlice) -> Iterator[pa.RecordBatch]:
+    def _messages(
+        self, piece: QueueSlice | QueueBundle | UnitList | LogSlice
+    ) -> Iterator[pa.RecordBatch]:
         reader = self._reader(piece.source)
         if isinstance(piece, QueueSlice):
             return self._read_queue(reader, piece)
+        if isinstance(piece, QueueBundle):
+            return self._read_bundle(reader, piece)
         if isinstance(piece, UnitList):
             return reader.read(piece.key, piece.kind, piece.units, piece.start, piece.stop)
         return self._read_log(reader, piece)
@@ -94,6 +104,22 @@ class PieceReader:
 
     def _read_queue(self, reader: MessageReader, piece: QueueSlice) -> Iterator[pa.RecordBatch]:
         folder = piece.folder
+        for units in self._units(reader, piece):
+            yield from reader.read(folder.key, folder.kind, units, piece.start, piece.stop)
+
+    def _read_bundle(self, reader: MessageReader, piece: QueueBundle) -> Iterator[pa.RecordBatch]:
+        queues = [QueueSpan(each.folder.key, each.start, each.stop) for each in piece.slices]
+        # So that all units at hand take about as much memory as those of one queue alone.
+        step_count = max(STEP_COUNT // len(queues), _STEP_COUNT_MIN)
+        streams = [self._units(reader, each, step_count) for each in piece.slices]
+        for units in merge_by_offset(streams):
+            yield from reader.read_merged(queues, units)
+
+    def _units(
+        self, reader: MessageReader, piece: QueueSlice, step_count: int = STEP_COUNT
+    ) -> Iterator[Units]:
+        """The wanted units of a queue, in steps."""
+        folder = piece.folder
         try:
             files = open_queue_files(self._access, folder, self._limits)
             if files.first_index > piece.start_index:
@@ -106,9 +132,9 @@ class PieceReader:
             return
         view = QueueView(folder.key, folder.kind, files, piece.start_index, piece.stop_index)
         drop = reader.report.note_malformed if self._policy.drop_malformed else None
-        for units in view.scan(piece.start, piece.stop, piece.unit_filter.tags_codes, drop):
-            wanted = piece.unit_filter.apply(units)
-            yield from reader.read(folder.key, folder.kind, wanted, piece.start, piece.stop)
+        wanted = piece.unit_filter
+        for units in view.scan(piece.start, piece.stop, wanted.tags_codes, drop, step_count):
+            yield wanted.apply(units)
 
     def _read_log(self, reader: MessageReader, piece: LogSlice) -> Iterator[pa.RecordBatch]:
         keep = _LogSelection(piece)

@@ -11,6 +11,7 @@ from rmqlog.commitlog_format.message_reader import ReadPolicy
 from rmqlog.commitlog_format.store import Store
 from rmqlog.spark_datasource.access_paths import Findings, StorePaths
 from rmqlog.spark_datasource.aggregates import aggregate_rows
+from rmqlog.spark_datasource.estimates import needs_log
 from rmqlog.spark_datasource.expiry import Expiry
 from rmqlog.spark_datasource.metadata_tables import metadata_rows
 from rmqlog.spark_datasource.offsets import OffsetBounds, check_offset_names
@@ -20,6 +21,7 @@ from rmqlog.spark_datasource.partitions import (
     PartitionSizes,
     Piece,
     RowList,
+    bundle_queues,
     divide,
 )
 from rmqlog.spark_datasource.report import ScanReport
@@ -61,6 +63,8 @@ def plan_scan(
         pieces = [piece for of_store in paths for piece in of_store.pieces()]
         if request.limit is not None and RowFilter.of(request).is_everything:
             pieces = list(_first_rows(pieces, request.limit))
+        if any(needs_log(of_store.columns) for of_store in paths):
+            pieces = list(bundle_queues(pieces))
     return _finish(request, pieces, findings, stores)
 
 

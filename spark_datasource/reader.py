@@ -15,7 +15,7 @@ from rmqlog.spark_datasource.request import Request, parse_request
 from rmqlog.spark_datasource.row_filters import RowFilter
 from rmqlog.spark_datasource.schema import arrow_schema, field_metadata
 from rmqlog.spark_datasource.snapshots import find_snapshot, limits_of, open_new, open_pinned
-from rmqlog.spark_datasource.worker_memory import fit_to_worker
+from rmqlog.spark_datasource.worker_memory import fit_to_worker, spare_collector
 
 
 class RmqlogReader(DataSourceReader):
@@ -34,6 +34,7 @@ class RmqlogReader(DataSourceReader):
         else:
             stores = open_pinned(request.options, snapshot)
         plan = plan_scan(request, self.schema.fieldNames(), stores, snapshot)
+        spare_collector()
         return list(plan.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -52,6 +53,7 @@ class RmqlogReader(DataSourceReader):
                 if left == 0:
                     return
         reader.log_left_out()
+        spare_collector()
 
 
 def piece_reader(request: Request, schema: pa.Schema) -> PieceReader:
