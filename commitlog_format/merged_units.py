@@ -17,6 +17,8 @@ from rmqlog.commitlog_format.units import NO_UNITS, Units, concatenate
 #: A queue with fewer units at hand gets more before units are handed on: queues that end a
 #: step at nearly the same place of the log must not give batches of a few rows.
 _LEAST_COUNT = 16_384
+#: Behind every physical offset.
+_END = 2**63 - 1
 
 
 def merge_by_offset(queues: Sequence[Iterator[Units]]) -> Iterator[Units]:
@@ -31,8 +33,8 @@ def merge_by_offset(queues: Sequence[Iterator[Units]]) -> Iterator[Units]:
         if disordered is not None:
             yield disordered.take(len(disordered.offsets))
             continue
-        # Behind the last unit of the nearest head there may be some that are not known yet.
-        last = min(int(head.offsets[-1]) for head in heads)
+        # Behind the last unit at hand there are more, unless it is the last of its queue.
+        last = min((int(head.offsets[-1]) for head in heads if not head.is_last), default=_END)
         merged = concatenate(
             [head.take(int(np.searchsorted(head.offsets, last, "right"))) for head in heads]
         )
@@ -46,6 +48,8 @@ class _Head:
         self._place = place
         self._rest = units
         self._units = NO_UNITS
+        #: Whether the units at hand are the last ones.
+        self.is_last = False
 
     @property
     def offsets(self) -> NDArray[np.int64]:
@@ -54,11 +58,10 @@ class _Head:
 
     def fill(self) -> bool:
         """Get more units where few are left; false at the end of the queue."""
-        while len(self._units) < _LEAST_COUNT:
+        while len(self._units) < _LEAST_COUNT and not self.is_last:
             more = next(self._rest, None)
-            if more is None:
-                break
-            self._units = concatenate([self._units, more])
+            self.is_last = more is None
+            self._units = concatenate([self._units, more or NO_UNITS])
         return len(self._units) > 0
 
     def is_ascending(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
 import sys
@@ -13,6 +14,10 @@ from rmqlog.commitlog_format.limits import MIB, Limits
 
 #: A window and the columns that are made of it take several times its size, all at once.
 _WINDOWS_IN_LIMIT = 32
+#: Options of the C library's allocator, by their numbers in <malloc.h>.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+#: So much freed memory a worker keeps, in pieces of no more than this.
+_KEPT_SIZE, _LARGEST_KEPT_SIZE = 64 * MIB, 16 * MIB
 
 
 def fit_to_worker(limits: Limits) -> Limits:
@@ -22,10 +27,29 @@ def fit_to_worker(limits: Limits) -> Limits:
     """
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     if allowed == resource.RLIM_INFINITY:
+        if _is_worker():
+            _keep_freed_memory()
         return limits
     pa.set_memory_pool(pa.system_memory_pool())
     window_size = max(MIB, allowed // _WINDOWS_IN_LIMIT)
     return replace(limits, window_size=min(limits.window_size, window_size))
+
+
+def _is_worker() -> bool:
+    """Whether this process is a worker of Spark, which has one task after another."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return main is not None and main.name == "pyspark.daemon"
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep what a batch of rows has freed for the next one.
+
+    It would give large pieces back at once, and the system clears each page that it hands out.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, _LARGEST_KEPT_SIZE)
+        set_option(_M_TRIM_THRESHOLD, _KEPT_SIZE)
 
 
 class _Frozen:
@@ -41,8 +65,7 @@ def spare_collector() -> None:
     there is: with all modules loaded it takes longer than many a task. Only where the process
     is such a worker: what others keep, and for how long, is not ours to say.
     """
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    if main is None or main.name != "pyspark.daemon" or len(sys.modules) == _Frozen.module_count:
+    if not _is_worker() or len(sys.modules) == _Frozen.module_count:
         return
     gc.collect()  # what is garbage now would stay, too
     gc.freeze()
