@@ -37,8 +37,9 @@ from rmqlog.spark_datasource.row_filters import RowFilter, explode_keys
 
 logger = logging.getLogger(__name__)
 
-#: Fewer units at a time are not worth the calls.
+#: Fewer units at a time are not worth the calls; where most are only passed over, these are more.
 _STEP_COUNT_MIN = 65_536
+_TAG_STEP_COUNT_MIN = 131_072
 
 
 class PieceReader:
@@ -109,9 +110,7 @@ class PieceReader:
 
     def _read_bundle(self, reader: MessageReader, piece: QueueBundle) -> Iterator[pa.RecordBatch]:
         queues = [QueueSpan(each.folder.key, each.start, each.stop) for each in piece.slices]
-        # So that all units at hand take about as much memory as those of one queue alone.
-        step_count = max(STEP_COUNT // len(queues), _STEP_COUNT_MIN)
-        streams = [self._units(reader, each, step_count) for each in piece.slices]
+        streams = [self._units(reader, each, _bundle_step_count(piece)) for each in piece.slices]
         for units in merge_by_offset(streams):
             yield from reader.read_merged(queues, units)
 
@@ -193,6 +192,13 @@ class PieceReader:
             for values, field in zip(columns, self._schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _bundle_step_count(piece: QueueBundle) -> int:
+    """Units for a step of each queue: all at hand take little more memory than those of one."""
+    seeks_tags = any(each.unit_filter.tags_codes is not None for each in piece.slices)
+    least = _TAG_STEP_COUNT_MIN if seeks_tags else _STEP_COUNT_MIN
+    return max(STEP_COUNT // len(piece.slices), least)
 
 
 class _LogSelection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -21,7 +22,18 @@ from rmqlog.commitlog_format.errors import (
     SegmentExpiredError,
     TopicNotFoundError,
 )
-from rmqlog.spark_datasource.partitions import Partition, PartitionSizes, RowList, divide
+from rmqlog.commitlog_format.store_files import LogFolders, QueueFolder, QueueKey, QueueKind
+from rmqlog.spark_datasource.partitions import (
+    LogSource,
+    Partition,
+    PartitionSizes,
+    QueueBundle,
+    QueueSlice,
+    RowList,
+    UnitFilter,
+    bundle_queues,
+    divide,
+)
 from rmqlog.spark_datasource.planning import plan_scan
 from rmqlog.spark_datasource.reader import RmqlogReader
 from rmqlog.spark_datasource.snapshots import Snapshot, open_pinned
@@ -205,6 +217,56 @@ def test_dividing_loses_and_repeats_nothing(
         assert all(sum(piece.row_count for piece in part) <= row_max for part in parts)
     if least is not None:
         assert len(parts) >= min(least, len(dealt))
+
+
+def _slice(store: Path, queue_id: int, count: int) -> QueueSlice:
+    key = QueueKey("orders", queue_id)
+    folder = QueueFolder(key, QueueKind.SIMPLE, f"{store}/{queue_id}")
+    source = LogSource(LogFolders((f"{store}/commitlog",), ""), "broker")
+    return QueueSlice(source, folder, 0, 100, 0, count, UnitFilter(), 20.0)
+
+
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=8), st.data())
+@settings(max_examples=300)
+def test_a_bundle_is_cut_through_all_of_its_queues(
+    store: Path, counts: list[int], data: st.DataObject
+) -> None:
+    (bundle,) = bundle_queues(
+        _slice(store, number, count) for number, count in enumerate(counts))
+    total = sum(counts)
+    cuts = sorted({0, total, *data.draw(st.lists(st.integers(0, total)))})
+    parts = [bundle.part(*bounds) for bounds in pairwise(cuts)]
+
+    assert [part.row_count for part in parts] == [stop - first for first, stop in pairwise(cuts)]
+    slices = [each for part in parts for each in part.slices]  # type: ignore[union-attr]
+    for number, count in enumerate(counts):
+        own = [each for each in slices if each.folder.key.queue_id == number]
+        assert [0, *(each.stop for each in own)] == [*(each.start for each in own), count]
+    # Behind each part all queues are equally far, but for a few rows.
+    for stop, part in zip(cuts[1:], parts, strict=True):
+        for each in part.slices:  # type: ignore[union-attr]
+            even = counts[each.folder.key.queue_id] * stop / total
+            assert abs(each.stop - even) <= len(counts) / 2
+
+
+def test_queues_of_a_topic_are_read_in_the_order_of_the_log(store: Path) -> None:
+    scan = InProcessScan(store, {"topic": "orders", "minPartitions": 3})
+    partitions = scan.plan().partitions
+    assert all(isinstance(one.pieces[0], QueueBundle) for one in partitions)
+    for partition in partitions:
+        rows = scan.read([partition])
+        assert len({row["queueId"] for row in rows}) > 1
+        offsets = [row["commitLogOffset"] for row in rows]
+        assert offsets == sorted(offsets)
+
+
+def test_pieces_that_cannot_be_read_together_are_left_alone(store: Path) -> None:
+    others = [RowList(((1,),)), _slice(store, 9, 5)]
+    many = [_slice(store, number, 5) for number in range(9)]
+    assert list(bundle_queues(others)) == others
+    # No more than eight at a time.
+    assert list(bundle_queues([*many, others[0]])) == [
+        QueueBundle(tuple(many[:8])), many[8], others[0]]
 
 
 # --- Snapshots ------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -257,3 +259,39 @@ def test_mistakes_are_explained_at_load(
 def test_a_path_that_is_no_store_is_explained(load: Load, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="not a RocketMQ store"):
         load(tmp_path).schema  # noqa: B018
+
+
+# --- Workers --------------------------------------------------------------------------------
+
+
+#: A process that takes itself for a worker of Spark, as ``spare_collector`` would know one.
+WORKER = """
+import gc, sys
+from importlib.machinery import ModuleSpec
+from rmqlog.spark_datasource.worker_memory import spare_collector
+
+counts = []
+for name in ("elsewhere", "pyspark.daemon"):
+    sys.modules["__main__"].__spec__ = ModuleSpec(name, None)
+    spare_collector()
+    counts.append(gc.get_freeze_count())
+import fractions, wave  # modules that a later task needs
+spare_collector()
+print(*counts, gc.get_freeze_count())
+"""
+
+
+def test_a_worker_spares_the_collector_its_modules_and_nobody_else_does(
+    spark: SparkSession,
+) -> None:
+    def main_module(_: int) -> str:
+        import sys
+
+        return str(sys.modules["__main__"].__spec__.name)  # type: ignore[union-attr]
+
+    assert spark.sparkContext.parallelize([0], 1).map(main_module).first() == "pyspark.daemon"
+    found = subprocess.run(
+        [sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
+    elsewhere, worker, later = map(int, found.stdout.split())
+    assert elsewhere == 0
+    assert 10_000 < worker < later
