@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqlog.commitlog_format.compiled import kernels
 from rmqlog.commitlog_format.consume_queue_ext import ConsumeQueueExt
 from rmqlog.commitlog_format.errors import CorruptQueueError, InvalidNameError
 from rmqlog.commitlog_format.layout import (
@@ -28,10 +29,6 @@ _WINDOW_COUNT = CONSUME_QUEUE_FILE_UNITS
 #: Units looked at at once: the second look finds them in the processor's cache, and they are
 #: enough that the calls for each block do not show.
 _BLOCK_COUNT = 100_000
-#: Where there is no ext file, a unit with an address is damage, and comes with its neighbours: a
-#: broker writes addresses from one start to the next or not at all. So of a long block every
-#: eighth unit is looked at: to look at each of them takes a quarter of the whole time.
-_ADDRESS_STEP = 8
 #: Up to so many tags codes are compared one after another, more by a table of their last words.
 _FEW_CODES = 8
 
@@ -102,13 +99,11 @@ class ConsumeQueue(UnitQueue):
 
     def _candidates(self, data: NDArray[np.uint8], wanted: _WantedCodes) -> NDArray[np.int64]:
         """Which units of a block may have one of the codes: their indexes in it."""
-        matches = wanted.may_be_in(data)
-        # Last, because the processor's cache then holds what is looked at only here and there.
-        is_long = len(data) == _BLOCK_COUNT * _UNIT_SIZE
-        step = _ADDRESS_STEP if is_long and self.ext is None else 1
-        if _holds_address(_field(data, "i1", _TAGS_CODE_POSITION)[::step]):
-            matches = wanted.are_among(self.tags_codes(data.view(CONSUME_QUEUE_UNIT)))
-        return matches.nonzero()[0]
+        candidates = wanted.candidates(data)
+        if candidates is None:
+            codes = self.tags_codes(data.view(CONSUME_QUEUE_UNIT))
+            candidates = wanted.are_among(codes).nonzero()[0]
+        return candidates
 
 
 class _WantedCodes:
@@ -122,8 +117,21 @@ class _WantedCodes:
         self._is_last_word = np.zeros(2**16, np.bool_)
         self._is_last_word[on_disk.view("<u2")[3::4]] = True
 
-    def may_be_in(self, data: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Which units of a block may have one of the codes, if none holds an address."""
+    def candidates(self, data: NDArray[np.uint8]) -> NDArray[np.int64] | None:
+        """Which units of a block may have one of the codes; ``None`` if some hold addresses."""
+        count = len(data) // _UNIT_SIZE
+        loops = kernels(count)
+        if loops is not None:
+            found = np.empty(count + 1, np.int64)
+            found_count = loops.find_codes(loops.read_only(data), self._is_last_word, found)
+            return None if found_count == loops.HOLDS_ADDRESS else found[:found_count]
+        matches = self._may_be_in(data)
+        # Last, because the processor's cache then holds what is looked at only here and there.
+        if _holds_address(_field(data, "i1", _TAGS_CODE_POSITION)):
+            return None
+        return matches.nonzero()[0]
+
+    def _may_be_in(self, data: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if not 0 < len(self._low_halves) <= _FEW_CODES:
             return self._is_last_word.take(_field(data, "<u2", _TAGS_CODE_POSITION + 6))
         # The low half of a code decides nearly always. To compare halves that lie apart takes

@@ -29,6 +29,8 @@ from rmqlog.commitlog_format.kernel_words import (
 
 #: What a kernel returns when it did all rows.
 ALL_ROWS = -1
+#: What :func:`find_codes` returns when some unit holds an address of the ext file.
+HOLDS_ADDRESS = -1
 #: The lines of what :func:`find_fields` says of places.
 PLACES = ("body_size", "topic_start", "topic_size", "properties_start", "properties_size")
 #: Room that kernels want behind what they fill: they copy by words.
@@ -43,6 +45,8 @@ _SYS_FLAG_POSITION = layout.SYS_FLAG_POSITION
 _PHYSICAL_OFFSET_POSITION = layout.PHYSICAL_OFFSET_POSITION
 _HOSTS_V6_MASK = layout.HOSTS_V6_MASK
 _MIN_RECORD_SIZE = layout.MIN_RECORD_SIZE
+_UNIT_SIZE = layout.CONSUME_QUEUE_UNIT.itemsize
+_TAGS_CODE_POSITION = _UNIT_SIZE - 8
 _SPLIT = layout.NAME_VALUE_SEPARATOR
 _END = layout.PROPERTY_SEPARATOR
 #: Less than any size that a unit can claim.
@@ -61,6 +65,8 @@ _EACH_BYTE = np.uint64(0x0101010101010101)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _ALL_SPLITS = _EACH_BYTE * np.uint64(_SPLIT)
 _ALL_ENDS = _EACH_BYTE * np.uint64(_END)
+_FIRST_BYTE_SIGN = np.uint64(0x80)
+_LAST_WORD_SHIFT = np.uint64(48)
 _ZERO, _ONE, _THREE = np.uint64(0), np.uint64(1), np.uint64(3)
 
 
@@ -442,3 +448,22 @@ def hash_ascii(data: Any, bounds: Any, hashes: Any) -> None:
             value = np.uint32(value * np.uint32(31) + np.uint32(data[place]))
             place += 1
         hashes[row] = value
+
+
+@kernel
+def find_codes(data: Any, is_last_word: Any, found: Any) -> Any:
+    """How many units of a queue have a tags code that ends in a wanted word: ``found`` gets which.
+
+    ``is_last_word`` tells whether a word, as it is on disk, is wanted. ``found`` has room for one
+    more than there are units: each is noted, and the next overwrites it unless it counts, because
+    a branch would cost more. A unit that begins like an address makes all of it void.
+    """
+    count = np.int64(0)
+    addresses = _ZERO
+    for index in range(min(len(data) // _UNIT_SIZE, len(found) - 1)):
+        code = load_word(data, index * _UNIT_SIZE + _TAGS_CODE_POSITION)
+        # An address begins with 0x80 to 0xfe: adding one leaves the byte's highest bit.
+        addresses |= code & (code + _ONE)
+        found[count] = index
+        count += is_last_word[code >> _LAST_WORD_SHIFT]
+    return HOLDS_ADDRESS if addresses & _FIRST_BYTE_SIGN else count

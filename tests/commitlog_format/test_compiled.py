@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numba
 import numpy as np
 import pyarrow as pa
 import pytest
 from bad_input import run_in_child
+from queue_files import make_units, write_queue
 from random_records import PLAIN_RECORD, Log, build_log, with_body
 
 from rmqlog.commitlog_format import compiled, layout
@@ -25,7 +27,8 @@ from rmqlog.commitlog_format.compiled import (
     count_rows,
     kernels,
 )
-from rmqlog.commitlog_format.errors import CorruptRecordError
+from rmqlog.commitlog_format.consume_queue import ConsumeQueue
+from rmqlog.commitlog_format.errors import CorruptQueueError, CorruptRecordError
 from rmqlog.commitlog_format.hashing import java_hash, java_hashes
 from rmqlog.commitlog_format.message import Record
 from rmqlog.commitlog_format.records import RecordDecoder
@@ -38,6 +41,7 @@ AGAINST_A_WALL = """
 import ctypes, json, mmap, os, random, sys
 os.environ["RMQLOG_COMPILE"] = "always"
 import numpy as np
+from queue_files import make_units, write_queue
 from random_records import PLAIN_RECORD, build_log
 from rmqlog.commitlog_format import compiled
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
@@ -188,6 +192,18 @@ def test_the_loops_as_they_are_written_hash_and_walk() -> None:
         window = log.window.copy()
         window[damage] ^= 0x7F
         assert loops.follow_records(window, len(window), bounds) == 0
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_the_loops_as_they_are_written_find_tags_codes(tmp_path: Path) -> None:
+    codes = [7, -1, 2**32 + 7, 2**16 + 7, 8, 7]
+    queue = ConsumeQueue(write_queue(tmp_path / "sound", make_units([1] * 6, codes)))
+    assert queue.matching_units(0, 6, {7, -1})[0].tolist() == [0, 1, 5]
+
+    codes[3] = layout.EXT_ADDRESS_BASE
+    queue = ConsumeQueue(write_queue(tmp_path / "addressed", make_units([1] * 6, codes)))
+    with pytest.raises(CorruptQueueError, match="ext file"):
+        queue.matching_units(0, 6, {7})
 
 
 def test_the_compiled_loops_are_there_again(fresh: Loading) -> None:

@@ -216,6 +216,7 @@ def test_pre_blank_units_come_before_every_physical_offset(tmp_path: Path) -> No
 # --- tag scans ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("window_size", [64 * 1024 * 1024, 110, 20, 1])
 @pytest.mark.parametrize("code_count", [1, 3, 9, 40])
 def test_a_scan_finds_what_a_comparison_of_all_codes_finds(
@@ -234,6 +235,7 @@ def test_a_scan_finds_what_a_comparison_of_all_codes_finds(
         assert found.tobytes() == units[expected].tobytes()
 
 
+@pytest.mark.usefixtures("loops")
 def test_codes_that_differ_only_in_the_high_word_are_told_apart(tmp_path: Path) -> None:
     codes = [-1, 0xFFFFFFFF, 1, 2**32 + 1, -(2**31), 2**31]
     queue = ConsumeQueue(write_queue(tmp_path, make_units(increasing(6), codes)))
@@ -242,6 +244,7 @@ def test_codes_that_differ_only_in_the_high_word_are_told_apart(tmp_path: Path) 
     assert queue.matching_units(0, 6, set())[0].tolist() == []
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("wanted", [{7}, {7, 2**32 + 7, -1}, {7, *range(2000, 2100)}])
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_scan_reads_more_than_one_block(
@@ -262,6 +265,7 @@ def test_a_code_of_more_than_64_bits_is_refused(tmp_path: Path) -> None:
         queue.matching_units(0, 1, {2**63})
 
 
+@pytest.mark.usefixtures("loops")
 def test_an_address_without_an_ext_file_is_damage_and_not_a_miss(tmp_path: Path) -> None:
     codes = [5, EXT_ADDRESS_BASE + 40, 5]
     queue = ConsumeQueue(write_queue(tmp_path, make_units(increasing(3), codes)))
@@ -271,13 +275,15 @@ def test_an_address_without_an_ext_file_is_damage_and_not_a_miss(tmp_path: Path)
         queue.tags_codes(queue.units(0, 3))
 
 
-@pytest.mark.parametrize("first", [0, 3, 99_995, 119_993])
-def test_a_run_of_addresses_without_an_ext_file_is_noticed_in_a_long_queue(
-    tmp_path: Path, first: int
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("damaged", [0, 1, 4_099, 99_999, 100_003, 120_000])
+@pytest.mark.parametrize("code", [EXT_ADDRESS_BASE + 40, -(2**57) - 1])
+def test_one_address_without_an_ext_file_is_noticed_in_a_long_queue(
+    tmp_path: Path, damaged: int, code: int
 ) -> None:
     count = 120_001
     codes = np.full(count, 5)
-    codes[first : first + 8] = EXT_ADDRESS_BASE + 40 * np.arange(8)
+    codes[damaged] = code
     files = write_queue(tmp_path, make_units(increasing(count), codes.tolist()), count)
     with pytest.raises(CorruptQueueError, match="ext file"):
         ConsumeQueue(files).matching_units(0, count, {6})
