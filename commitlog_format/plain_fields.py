@@ -15,7 +15,7 @@ from rmqlog.commitlog_format.binary_columns import (
     column_of,
     new_array,
 )
-from rmqlog.commitlog_format.compiled import count_rows, kernels
+from rmqlog.commitlog_format.compiled import kernels
 from rmqlog.commitlog_format.layout import RECORD_HEADER_V4
 from rmqlog.commitlog_format.limits import Limits
 from rmqlog.commitlog_format.record_fields import FieldPlaces, RecordFields, RecordGroup
@@ -50,7 +50,6 @@ def record_fields(
     ``with_bodies`` tells that somebody will ask for them. Damage, and whatever is not plain,
     is for ``RecordFields``, which says what is wrong.
     """
-    count_rows(len(offsets))
     loops = kernels(len(offsets))
     if loops is not None and len(window) <= MAX_COLUMN_SIZE:
         fields = PlainFields(window, base_offset, offsets, sizes, path, limits)

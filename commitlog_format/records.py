@@ -21,6 +21,7 @@ from rmqlog.commitlog_format.binary_columns import (
     repeat_string,
 )
 from rmqlog.commitlog_format.columns import MESSAGE_SCHEMA, TIMESTAMP, select_columns
+from rmqlog.commitlog_format.compiled import count_rows
 from rmqlog.commitlog_format.errors import (
     BatchLimitExceededError,
     CorruptRecordError,
@@ -95,6 +96,7 @@ class RecordDecoder:
         believed; the first one in the order of ``offsets`` that fails raises
         ``CorruptRecordError`` or a subclass. ``BatchLimitExceededError`` asks for fewer rows.
         """
+        count_rows(len(offsets))
         try:
             return self._decode(window, base_offset, offsets, path, sizes)
         except MalformedRowsError:
