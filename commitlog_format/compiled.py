@@ -19,9 +19,11 @@ from types import ModuleType
 COMPILE_VARIABLE = "RMQLOG_COMPILE"
 #: Batches of fewer rows are not worth the calls.
 SMALLEST_BATCH = 256
-#: When a process has had so many rows, it is likely to have as many again, which repays the
-#: loading. A segment of a gibibyte has fewer, so that a scan of one stays within 200 MiB.
-_ROWS_BEFORE_LOADING = 4_000_000
+#: So many rows repay the loading, where it is known that they come.
+_ROWS_THAT_REPAY = 4_000_000
+#: When a process has had so many rows, it is likely to have as many again. A segment of a gibibyte
+#: has fewer, however small its records are, so that a scan of one stays within 200 MiB.
+_ROWS_BEFORE_LOADING = 12_000_000
 #: The compiler maps this much memory, which counts where the address space is limited.
 _LEAST_ADDRESS_SPACE = 1 << 30
 
@@ -34,6 +36,7 @@ class Loading:
     def __init__(self) -> None:
         self.choice = os.environ.get(COMPILE_VARIABLE, "auto")
         self.row_count = 0
+        self.is_worthwhile = False
         self.module: ModuleType | None = None
         self.is_settled = False
         self._lock = threading.Lock()
@@ -52,6 +55,17 @@ _loading = Loading()
 def count_rows(row_count: int) -> None:
     """Note that this process has so many rows more to do; once for each batch."""
     _loading.row_count += row_count
+    if _loading.row_count >= _ROWS_BEFORE_LOADING:
+        _loading.is_worthwhile = True
+
+
+def expect_rows(row_count: int) -> None:
+    """Announce that so many rows will follow, before the first of them is counted.
+
+    For work that knows its size and is not bound to the memory of a scan: the loops come sooner.
+    """
+    if _loading.row_count + row_count >= _ROWS_THAT_REPAY:
+        _loading.is_worthwhile = True
 
 
 def kernels(row_count: int) -> ModuleType | None:
@@ -59,7 +73,7 @@ def kernels(row_count: int) -> ModuleType | None:
     if row_count < SMALLEST_BATCH or _loading.choice == "never":
         return None
     if not _loading.is_settled:
-        if _loading.row_count < _ROWS_BEFORE_LOADING and _loading.choice != "always":
+        if not _loading.is_worthwhile and _loading.choice != "always":
             return None
         _loading.settle()
     return _loading.module

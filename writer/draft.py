@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.checksum import body_crcs
-from rmqlog.commitlog_format.compiled import count_rows
+from rmqlog.commitlog_format.compiled import count_rows, expect_rows
 from rmqlog.commitlog_format.encoding import ByteColumn, encode_properties
 from rmqlog.commitlog_format.hashing import java_hashes
 from rmqlog.commitlog_format.store_files import QueueKey
@@ -100,6 +100,7 @@ class Drafter:
         rules.check_properties_sizes(properties.sizes)
         is_delayed = messages.delay_level > 0
         born = messages.born_timestamp
+        expect_rows(count)
         count_rows(count)
         return Draft(
             topics=topics,

@@ -25,6 +25,7 @@ from rmqlog.commitlog_format.compiled import (
     SMALLEST_BATCH,
     Loading,
     count_rows,
+    expect_rows,
     kernels,
 )
 from rmqlog.commitlog_format.consume_queue import ConsumeQueue
@@ -224,11 +225,31 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Loading:
 
 
 def test_a_process_loads_them_when_it_has_had_more_rows_than_a_segment(fresh: Loading) -> None:
-    count_rows(3_900_000)
+    count_rows((1 << 30) // layout.MIN_RECORD_SIZE)
     assert kernels(10_000) is None
 
-    count_rows(100_000)
+    count_rows(250_000)
     assert kernels(10_000) is not None
+
+
+@pytest.mark.parametrize(("done", "announced"), [(0, 4_000_000), (3_000_000, 1_000_000)])
+def test_a_process_that_knows_what_comes_loads_them_at_once(
+    fresh: Loading, done: int, announced: int
+) -> None:
+    count_rows(done)
+    expect_rows(announced - 1)
+    assert kernels(10_000) is None
+
+    expect_rows(announced)
+    assert kernels(10_000) is not None
+
+
+def test_what_was_announced_is_not_counted_twice(fresh: Loading) -> None:
+    for _ in range(3):
+        expect_rows(1_000_000)
+        count_rows(1_000_000)
+
+    assert kernels(10_000) is None
 
 
 def test_each_decoded_batch_is_counted_once(fresh: Loading) -> None:
@@ -256,6 +277,40 @@ def test_the_environment_can_forbid_them(
     count_rows(10**9)
 
     assert kernels(10**9) is None
+
+
+#: Four scans, so that a quarter of a gibibyte counts as a whole one.
+FOUR_SCANS = """
+import rmqlog
+from rmqlog.commitlog_format import compiled
+
+store = rmqlog.open_store(sys.argv[1])
+for _ in range(4):
+    for batch in store.scan():
+        pass
+print(json.dumps({"rows": compiled._loading.row_count, "peak": memory("VmHWM")}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak")
+def test_a_gibibyte_of_the_smallest_records_is_scanned_in_less_than_200_mib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(COMPILE_VARIABLE, raising=False)
+    record = with_body(replace(PLAIN_RECORD, topic=b"t", properties=b""), b"")
+    size = int(build_log([record]).sizes[0])
+    count = (256 << 20) // size
+    log = np.tile(build_log([record]).window, count)
+    place = slice(layout.PHYSICAL_OFFSET_POSITION, layout.PHYSICAL_OFFSET_POSITION + 8)
+    offsets = (np.arange(count) * size).astype(">i8")
+    log.reshape(count, size)[:, place] = offsets.view(np.uint8).reshape(count, 8)
+    (tmp_path / "commitlog").mkdir()
+    log.tofile(tmp_path / "commitlog" / f"{0:020d}")
+
+    found = run_in_child(FOUR_SCANS, tmp_path)
+
+    assert found["rows"] == 4 * count > 11_600_000, "a scan looks twice, and counts once"
+    assert found["peak"] < 200 << 20
 
 
 def test_without_numba_numpy_does_everything() -> None:

@@ -18,7 +18,9 @@ from faults import FaultyPosix, Kind, Plan
 from golden_stores import GoldenStore
 from small_stores import SMALL, batch, files_below, open_writer, rows_of
 
+from rmqlog.commitlog_format import compiled
 from rmqlog.commitlog_format.checkpoint import read_checkpoint
+from rmqlog.commitlog_format.compiled import Loading
 from rmqlog.commitlog_format.errors import (
     InvalidSettingError,
     RuleViolationError,
@@ -73,6 +75,19 @@ def test_a_store_is_closed_as_a_broker_closes_it(tmp_path: Path) -> None:
     assert topics["topicConfigTable"]["orders"]["perm"] == 6
     assert topics["topicConfigTable"]["orders"]["readQueueNums"] == 4
     assert Store(str(tmp_path)).log_end.reason is None
+
+
+def test_a_writer_asks_for_compiled_loops_at_four_million_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading = Loading()
+    loading.row_count = 4_000_000 - 30
+    monkeypatch.setattr(compiled, "_loading", loading)
+    with open_writer(tmp_path) as writer:
+        writer.append(batch(20))
+        assert not loading.is_worthwhile
+        writer.append(batch(10))
+        assert loading.is_worthwhile
 
 
 def test_opening_and_closing_a_store_changes_no_message(tmp_path: Path) -> None:
