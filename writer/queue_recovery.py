@@ -41,7 +41,8 @@ class QueueEnd:
     ``lost`` tells that units behind it were not as they must be, so that the log has to be
     dispatched again from ``max_physical_offset`` on. ``is_empty`` tells that the queue has no
     file: it goes on where its next record says, or at ``end`` when no record says so. ``ext_end``
-    is the byte behind the last unit's unit in the queue's ext files.
+    is the byte behind the last unit's unit in the queue's ext files. ``last_offset`` is where the
+    last unit's record begins.
     """
 
     end: int
@@ -49,6 +50,7 @@ class QueueEnd:
     lost: bool = False
     is_empty: bool = False
     ext_end: int = 0
+    last_offset: int = 0
 
 
 class QueueRecovery:
@@ -80,9 +82,10 @@ class QueueRecovery:
         end = queue.find_end(
             lambda unit, _: self._is_record_of(folder.key, unit), self._log.start
         )
+        last_offset, record_end = _last_record(queue.units(max(end - 1, queue.first_index), end))
         return QueueEnd(
-            end * queue.unit_dtype.itemsize, _record_end(queue, end),
-            ext_end=self._ext_end(folder, files, end),
+            end * queue.unit_dtype.itemsize, record_end,
+            ext_end=self._ext_end(folder, files, end), last_offset=last_offset,
         )
 
     def _ext(self, folder: QueueFolder) -> ExtRecovery | None:
@@ -146,7 +149,8 @@ class QueueRecovery:
         position = count * unit.itemsize
         if stop > position:
             zero(self._posix, file.path, position, stop)
-        return QueueEnd(file.start + position, _end_of(units[:count]), lost)
+        last_offset, record_end = _last_record(units[:count])
+        return QueueEnd(file.start + position, record_end, lost, last_offset=last_offset)
 
     def _empty_files(self, directory: str) -> list[SegmentFile]:
         """Files of length 0: somebody was killed while making them."""
@@ -229,12 +233,9 @@ def _sound_count(units: NDArray[np.void], limit: int) -> int:
     return int(np.argmin(sound)) if not sound.all() else len(units)
 
 
-def _record_end(queue: UnitQueue, end: int) -> int:
-    return _end_of(queue.units(end - 1, end)) if end > queue.first_index else 0
-
-
-def _end_of(units: NDArray[np.void]) -> int:
-    """The end of the last unit's record; a pre-blank unit has none."""
+def _last_record(units: NDArray[np.void]) -> tuple[int, int]:
+    """Where the last unit's record begins and ends; a pre-blank unit has none."""
     if not len(units) or _is_blank(units[-1:])[0]:
-        return 0
-    return int(units[-1]["commit_log_offset"]) + int(units[-1]["size"])
+        return 0, 0
+    offset = int(units[-1]["commit_log_offset"])
+    return offset, offset + int(units[-1]["size"])

@@ -27,7 +27,6 @@ from rmqlog.commitlog_format.log_walk import LogEnd
 from rmqlog.commitlog_format.message import check_body_crc
 from rmqlog.commitlog_format.segment import SegmentFile
 from rmqlog.commitlog_format.store_files import (
-    QueueFolder,
     QueueKey,
     QueueKind,
     StoreFiles,
@@ -50,8 +49,9 @@ class RecoveryReport:
 
     The log is ``[log_start, log_end)``. Records from ``dispatch_start`` on have to be
     dispatched again; dispatch skips what queues and index already have. ``queues`` are the
-    ends of the queues that are there. ``cuts`` is what was set aside. ``checkpoint`` is the one
-    that was found, or an empty one if that could not be true.
+    ends of the plain queues that are there; ``last_offset`` is where the last record begins that
+    has a unit in any queue, ``None`` if there is none. ``cuts`` is what was set aside.
+    ``checkpoint`` is the one that was found, or an empty one if that could not be true.
     """
 
     was_clean: bool
@@ -60,6 +60,7 @@ class RecoveryReport:
     walk_start: int
     dispatch_start: int
     queues: Mapping[QueueKey, QueueEnd]
+    last_offset: int | None
     checkpoint: Checkpoint
     cuts: tuple[Cut, ...] = ()
 
@@ -158,11 +159,8 @@ class _Recovery:
         )
 
     def _after_clean_close(self) -> RecoveryReport:
-        ends = self.queues.ends(self._folders(QueueKind.SIMPLE))
-        batch_ends = self.queues.ends(self._folders(QueueKind.BATCH))
-        dispatched = max(
-            (end.max_physical_offset for end in (*ends.values(), *batch_ends.values())), default=0
-        )
+        ends = self.queues.ends(self.files.queues.values())
+        dispatched = max((end.max_physical_offset for end in ends.values()), default=0)
         walk_start = self._segment_start(dispatched)
         log_end, cuts = self._end_log(walk_start)
         if log_end < dispatched:
@@ -192,8 +190,7 @@ class _Recovery:
             end = self.queues.cut(folder, limit)
             if end.lost:
                 dispatch_start = min(dispatch_start, end.max_physical_offset)
-            if folder.kind is QueueKind.SIMPLE:
-                ends[folder.key] = end
+            ends[folder.key] = end
         indexed = recover_index(
             self.posix, self.access, self.files, self.settings, self.checkpoint, self.log,
             limit, log_end,
@@ -209,19 +206,25 @@ class _Recovery:
         ends: dict[QueueKey, QueueEnd],
         cuts: list[Cut],
     ) -> RecoveryReport:
+        plain = {
+            key: end for key, end in ends.items()
+            if self.files.queues[key].kind is QueueKind.SIMPLE
+        }
+        in_log = [
+            end.last_offset for end in ends.values()
+            if self.log.start <= end.last_offset < end.max_physical_offset <= log_end
+        ]
         return RecoveryReport(
             was_clean=not self.files.has_abort,
             log_start=self.log.start,
             log_end=log_end,
             walk_start=walk_start,
             dispatch_start=dispatch_start,
-            queues=ends,
+            queues=plain,
+            last_offset=max(in_log, default=None),
             checkpoint=self.checkpoint,
             cuts=tuple(cuts),
         )
-
-    def _folders(self, kind: QueueKind) -> list[QueueFolder]:
-        return [folder for folder in self.files.queues.values() if folder.kind is kind]
 
     def _segment_start(self, offset: int) -> int:
         """The start of the last segment that begins at or below an offset, else of the first."""

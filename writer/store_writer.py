@@ -174,7 +174,10 @@ class StoreWriter:
     def _catch_up(self, report: RecoveryReport) -> int:
         """Dispatch what the queues lack; the time of the last message in the log."""
         log = self._read_log()
-        last = self._last_timestamp(log, report)
+        # The checkpoint may be older than the last message that has a queue unit.
+        last = 0
+        if report.last_offset is not None:
+            last = log.record(report.last_offset).store_timestamp
         if report.dispatch_start >= report.log_end:
             return last
         count = dispatch_what_is_sound(
@@ -182,16 +185,6 @@ class StoreWriter:
         )
         logger.info("%s: dispatched %d messages that the queues lacked", self.path, count)
         return max(last, self._dispatcher.last_timestamp)
-
-    def _last_timestamp(self, log: CommitLog, report: RecoveryReport) -> int:
-        """The store time of the last message that has a queue unit; the checkpoint may be older."""
-        if not report.queues:
-            return 0
-        key, end = max(report.queues.items(), key=lambda item: item[1].max_physical_offset)
-        if not log.start < end.max_physical_offset <= report.log_end:
-            return 0
-        unit = self._read_queue(key).unit(end.end // layout.CONSUME_QUEUE_UNIT.itemsize - 1)
-        return log.record(int(unit["commit_log_offset"])).store_timestamp
 
     def _read_log(self) -> CommitLog:
         """The log up to what is written now."""

@@ -386,6 +386,19 @@ def test_a_store_with_batch_queues_is_opened_with_their_file_size(
     assert len(result) == 3
 
 
+def test_store_times_do_not_step_back_behind_a_record_of_a_batch_queue(
+    tmp_path: Path, golden_store: Callable[[str], GoldenStore]
+) -> None:
+    shutil.copytree(golden_store("rmq-5.5.0-bcq").path, tmp_path / "store")
+    *_, last = Store(str(tmp_path / "store")).scan(["topic", "storeTimestamp"])
+    assert last["topic"][-1].as_py() == "bcq"
+
+    with StoreWriter(tmp_path / "store", background=False, now_ms=lambda: 1_000) as writer:
+        result = writer.append(batch(1))
+
+    assert result.store_timestamp_ms == last["storeTimestamp"][-1].value // 1000
+
+
 def test_topics_with_batch_queues_are_not_appended_to(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "topics.json").write_text(
