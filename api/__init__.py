@@ -31,8 +31,9 @@ def open_store(
 ) -> Store:
     """A store directory as a read-only snapshot, without Spark; see :class:`Store`.
 
-    ``keep_page_cache=False`` has the kernel forget what scans have read, so that they do not
-    push out the pages that a live broker on this host needs.
+    ``keep_page_cache=False`` has the kernel forget what ``scan`` and ``read`` have read, so that
+    they do not push out the pages that a live broker on this host needs. To read a topic of many
+    queues then takes longer: they share pages, and are read one after another.
     """
     access = LocalFiles(keep_page_cache=keep_page_cache)
     return Store(path, log_directories=log_directories, end=end, access=access)

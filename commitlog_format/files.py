@@ -145,11 +145,16 @@ class LocalFile:
         ``mapped_windows.intact`` raises, and ``bus_guard`` keeps the process alive.
         """
         if size <= COPIED_SIZE:
-            found = np.frombuffer(self.read(offset, size), np.uint8)
+            found = self._copied(offset, size)
         else:
             found = self._mapped(offset, size, sequential=sequential)
         if sequential:
             self._forget(offset - offset % GRANULARITY)
+        return found
+
+    def _copied(self, offset: int, size: int) -> NDArray[np.uint8]:
+        found = np.frombuffer(self.read(offset, size), np.uint8)
+        self._forget(offset + size, offset - offset % GRANULARITY)
         return found
 
     def _mapped(self, offset: int, size: int, *, sequential: bool) -> NDArray[np.uint8]:
@@ -164,7 +169,7 @@ class LocalFile:
             self._forget(offset + size, start)
 
         # Not before it is released: the kernel keeps what is mapped.
-        released = forget if sequential and not self._keep_page_cache else None
+        released = None if self._keep_page_cache else forget
         try:
             return map_window(
                 self._descriptor, self.path, offset, size, sequential=sequential,
@@ -173,13 +178,17 @@ class LocalFile:
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:
                 # A mapping needs a descriptor of its own, a copy does not.
-                return np.frombuffer(self.read(offset, size), np.uint8)
+                return self._copied(offset, size)
             raise FileUnavailableError(
                 "cannot be mapped", self.path, offset, str(error)
             ) from error
 
     def _forget(self, end: int, start: int = 0) -> None:
-        """Ask the kernel to drop what a sequential scan has left behind, when so configured."""
+        """Ask the kernel to drop what a reader has left behind, when so configured.
+
+        It keeps the page in which the range ends, where the next window begins, and every page
+        that somebody has mapped: a broker, or another window.
+        """
         if not self._keep_page_cache and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
@@ -189,14 +198,15 @@ class CopiedFile(LocalFile):
 
     def window(self, offset: int, size: int, *, sequential: bool = False) -> NDArray[np.uint8]:
         """A copy of ``size`` bytes."""
-        return np.frombuffer(self.read(offset, size), np.uint8)
+        return self._copied(offset, size)
 
 
 class LocalFiles:
     """The file system of this machine, with a bounded number of files kept open.
 
-    ``keep_page_cache=False`` asks the kernel to forget what sequential scans have read, so
-    that they do not push out the pages that a live broker on the same host needs.
+    ``keep_page_cache=False`` asks the kernel to forget the windows that scans and readers of
+    queues are done with, so that they do not push out the pages that a live broker on the same
+    host needs.
     ``map_windows=False`` copies instead of mapping: slower, but nobody can change a copy.
     """
 

@@ -21,6 +21,7 @@ from rmqlog.commitlog_format.errors import (
     TruncatedFileError,
 )
 from rmqlog.commitlog_format.files import CopiedFile, LocalFile, LocalFiles
+from rmqlog.commitlog_format.mapped_windows import GRANULARITY
 
 CONTENT = bytes(range(256)) * 64
 
@@ -49,38 +50,89 @@ def test_a_window_is_the_bytes_of_the_range(
     assert file.read(offset, size) == CONTENT[offset : offset + size]
 
 
-def test_what_a_scan_has_mapped_is_forgotten_when_it_is_released(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    advice: list[tuple[int, int]] = []
+@pytest.fixture
+def advice(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The ranges that the kernel is asked to forget: where they begin, and their sizes."""
+    ranges: list[tuple[int, int]] = []
 
     def advise(_descriptor: int, start: int, size: int, _advice: int) -> None:
-        advice.append((start, size))
+        ranges.append((start, size))
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
+    return ranges
+
+
+def test_what_was_mapped_is_forgotten_when_it_is_released(
+    tmp_path: Path, advice: list[tuple[int, int]]
+) -> None:
     size = 10_000
     (tmp_path / "large").write_bytes(bytes(3 * size))
     for keep in (True, False):
         file = LocalFile(str(tmp_path / "large"), keep_page_cache=keep)
         window = file.window(0, size, sequential=True)
-        random = file.window(0, size)
+        of_queue = file.window(size, size)
         advice.clear()
         assert not window.any()
-        assert not random.any()
-        del window, random
+        assert not of_queue.any()
+        del window
         assert advice == ([] if keep else [(0, size)])
+        del of_queue
+        start = size - size % GRANULARITY
+        assert advice[1:] == ([] if keep else [(start, 2 * size - start)])
 
 
-def test_open_store_can_spare_the_page_cache(
-    golden_store: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [LocalFile, CopiedFile])
+def test_what_was_copied_is_forgotten_at_once(
+    kind: type[LocalFile], path: str, advice: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    advice: list[int] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: advice.append(arguments[0]))
-    path = str(golden_store("rmq-5.5.0-clean").path)
+    monkeypatch.setattr(files, "COPIED_SIZE", 8_192)
+    kind(path).window(4_000, 5_000)
+    assert advice == []
+
+    kind(path, keep_page_cache=False).window(4_000, 5_000)
+    assert advice == [(0, 9_000)]
+
+
+@pytest.mark.parametrize("copied_size", [0, 1 << 20])
+@pytest.mark.parametrize("way", ["scan", "read"])
+def test_open_store_can_spare_the_page_cache(
+    golden_store: Callable[[str], GoldenStore], monkeypatch: pytest.MonkeyPatch,
+    way: str, copied_size: int,
+) -> None:
+    forgotten: set[int] = set()
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda file, *_: forgotten.add(os.fstat(file).st_ino)
+    )
+    monkeypatch.setattr(files, "COPIED_SIZE", copied_size)
+    path = golden_store("rmq-5.5.0-clean").path
+    log = {file.stat().st_ino for file in (path / "commitlog").iterdir()}
     for keep in (True, False):
-        for _ in rmqlog.open_store(path, keep_page_cache=keep).scan():
+        store = rmqlog.open_store(str(path), keep_page_cache=keep)
+        for _ in store.scan() if way == "scan" else store.read("orders"):
             pass
-        assert bool(advice) is not keep
+        assert bool(forgotten & log) is not keep
+
+
+def test_what_is_read_by_queues_is_forgotten_up_to_where_the_reader_is(
+    golden_store: Callable[[str], GoldenStore], advice: list[tuple[int, int]]
+) -> None:
+    store = rmqlog.open_store(str(golden_store("rmq-5.5.0-clean").path), keep_page_cache=False)
+    view = store.queues_of("orders")[0]
+    units = view.units(view.min_offset, view.max_offset)
+    first_segment = store.log.files.files[0]
+    assert first_segment.start == 0
+    units = units.take(units.offsets < first_segment.end)
+    reader = store.reader(["body"])
+    middle = len(units) // 2
+    for part in (slice(0, middle), slice(middle, len(units))):
+        advice.clear()
+        chosen = units.take(part)
+        rows = sum(batch.num_rows for batch in reader.read(view.key, view.kind, chosen))
+        assert rows == len(chosen)
+        begins, ends = zip(*((start, start + size) for start, size in advice), strict=True)
+        assert max(ends) == chosen.offsets[-1] + chosen.sizes[-1]
+        assert min(begins) == chosen.offsets[0] - chosen.offsets[0] % GRANULARITY
 
 
 @pytest.mark.parametrize("kind", [LocalFile, CopiedFile])
