@@ -52,29 +52,20 @@ def record_fields(
     """
     loops = kernels(len(offsets))
     if loops is not None and len(window) <= MAX_COLUMN_SIZE:
-        fields = PlainFields(window, base_offset, offsets, sizes, path, limits)
-        if fields.find(loops, base_offset, with_bodies):
-            return fields
-    return RecordFields(window, base_offset, offsets, sizes, path=path, limits=limits)
+        plain = PlainFields(window, base_offset, offsets, sizes, path=path, limits=limits)
+        if plain.find_plain(loops, with_bodies):
+            return plain
+    fields = RecordFields(window, base_offset, offsets, sizes, path=path, limits=limits)
+    fields.find()
+    return fields
 
 
 class PlainFields(RecordFields):
     """The fields of records with the common layout, none of them damaged."""
 
-    def __init__(
-        self, window: NDArray[np.uint8], base_offset: int, offsets: NDArray[np.int64],
-        sizes: NDArray[np.integer] | None, path: str, limits: Limits,
-    ) -> None:
-        self.window = window
-        self.offsets = offsets
-        self.path = path
-        self.limits = limits
-        self.only_topic = None
-        self._positions = offsets - base_offset
-        self._claimed_sizes = sizes
-        self._bodies: pa.BinaryArray | None = None
+    _bodies: pa.BinaryArray | None = None
 
-    def find(self, loops: ModuleType, base_offset: int, with_bodies: bool) -> bool:
+    def find_plain(self, loops: ModuleType, with_bodies: bool) -> bool:
         """Find everything; false where some record is not plain, and this object is of no use."""
         count = len(self)
         width = count + _PADDING
@@ -92,7 +83,7 @@ class PlainFields(RecordFields):
             bounds = new_array(count + 1, np.int32)
         is_one_topic = np.empty(1, np.bool_)
         stopped = loops.find_fields(
-            loops.read_only(self.window), self._positions, base_offset, claimed,
+            loops.read_only(self.window), self._positions, self._base_offset, claimed,
             self.limits.record_size, _INT_POSITIONS, ints, _LONG_POSITIONS, longs,
             _HOST_POSITIONS, hosts, places, bodies, bounds, is_one_topic,
         )

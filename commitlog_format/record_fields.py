@@ -52,29 +52,34 @@ class FieldPlaces:
 
 
 class RecordFields:
-    """The checked records of one batch: fixed fields on demand, places of the other ones."""
+    """The checked records of one batch: fixed fields on demand, places of the other ones.
+
+    ``sizes`` are what queue units claim. Of use after :meth:`find`.
+    """
+
+    body: FieldPlaces
+    topic: FieldPlaces
+    properties: FieldPlaces
 
     def __init__(
-        self,
-        window: NDArray[np.uint8],
-        base_offset: int,
-        offsets: NDArray[np.int64],
-        sizes: NDArray[np.integer] | None,
-        *,
-        path: str,
-        limits: Limits,
+        self, window: NDArray[np.uint8], base_offset: int, offsets: NDArray[np.int64],
+        sizes: NDArray[np.integer] | None, *, path: str, limits: Limits,
     ) -> None:
         self.window = window
         self.offsets = offsets
         self.path = path
         self.limits = limits
-        self._positions = offsets - base_offset
-        self._claimed_sizes = sizes
-        self._check_window(base_offset)
         #: The topic of all rows, where they are seen to have one and the same.
         self.only_topic: bytes | None = None
         self.groups: list[RecordGroup] = []
+        self._base_offset = base_offset
+        self._positions = offsets - base_offset
+        self._claimed_sizes = sizes
         self._kept_headers: dict[str, NDArray[np.signedinteger]] = {}
+
+    def find(self) -> None:
+        """Find everything, and check it; what is wrong raises ``MalformedRowsError``."""
+        self._check_window()
         self._find_groups()
         self._check_headers()
         self.body, self.topic, self.properties = self._find_places()
@@ -121,7 +126,7 @@ class RecordFields:
         ]
         return kind(reason, self.path, int(self.offsets[row]), *plain)
 
-    def _check_window(self, base_offset: int) -> None:
+    def _check_window(self) -> None:
         if len(self.window) > MAX_COLUMN_SIZE:
             raise LimitExceededError(
                 "the window is larger than any segment", self.path,
@@ -131,8 +136,8 @@ class RecordFields:
         if _least(self._positions) >= 0 and _least(left) >= layout.MIN_RECORD_SIZE:
             return
         self.require(
-            self.offsets >= base_offset, CorruptRecordError,
-            "the record lies before the bytes at hand", self.offsets, base_offset,
+            self.offsets >= self._base_offset, CorruptRecordError,
+            "the record lies before the bytes at hand", self.offsets, self._base_offset,
         )
         self.require(
             left >= layout.MIN_RECORD_SIZE, TruncatedRecordError,
