@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import resource
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from bad_input import run_in_child
 from queue_files import make_units, write_queue
 from random_records import PLAIN_RECORD, Log, build_log, with_body
 
-from rmqlog.commitlog_format import compiled, layout
+from rmqlog.commitlog_format import checksum, compiled, kernel_words, layout
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 from rmqlog.commitlog_format.compiled import (
     COMPILE_VARIABLE,
@@ -207,6 +209,78 @@ def test_the_loops_as_they_are_written_find_tags_codes(tmp_path: Path) -> None:
         queue.matching_units(0, 6, {7})
 
 
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(
+    ("starts", "sizes", "room", "expected"),
+    [([0, 5], [5, 3], 16, -1), ([0, 9], [5, 0], 16, -1), ([0, 5], [5, 4], 16, 1),
+     ([-1, 0], [1, 1], 16, 0), ([0, 6], [5, 3], 16, 1), ([0, 5], [5, -1], 16, 1)],
+)
+def test_the_loops_as_they_are_written_stop_where_a_piece_or_its_room_ends(
+    starts: list[int], sizes: list[int], room: int, expected: int
+) -> None:
+    loops = compiled.kernels(1)
+    assert loops is not None
+    data, target = np.arange(8, dtype=np.uint8), np.zeros(room, np.uint8)
+    bounds = np.zeros(3, np.int32)
+
+    assert loops.gather(data, np.array(starts), np.array(sizes), target, bounds) == expected
+    if expected == loops.ALL_ROWS:
+        pieces = [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        assert target[: bounds[-1]].tobytes() == b"".join(piece.tobytes() for piece in pieces)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({}, -1), ({"start": -1}, 0), ({"size": 13}, 0), ({"values": 19}, 0), ({"column": 10}, 0),
+     ({"names": 12}, 0), ({"pairs": 2}, 0)],
+)
+def test_the_loops_as_they_are_written_stop_where_properties_or_their_room_end(
+    changes: dict[str, int], expected: int
+) -> None:
+    loops = compiled.kernels(1)
+    assert loops is not None
+    text = b"KEYS\x01k12\x02a\x01b"
+    room = {
+        "start": 0, "size": len(text), "values": 20, "column": 11, "names": 13, "pairs": 3,
+        **changes,
+    }
+    pairs, is_there = room["pairs"], np.zeros((1, 1), np.bool_)
+    values, value_bounds = np.zeros(room["values"], np.uint8), np.zeros(pairs, np.int32)
+
+    stopped = loops.split_properties(
+        np.frombuffer(text, np.uint8), np.array([room["start"]]), np.array([room["size"]]),
+        np.frombuffer(b"KEYS", np.uint8), np.array([0, 4]), np.zeros(room["column"], np.uint8),
+        room["column"], np.zeros((1, 2), np.int32), is_there, True, np.zeros(2, np.int32),
+        np.zeros(room["names"], np.uint8), np.zeros(pairs, np.int32), values, value_bounds,
+        np.zeros(1, np.bool_),
+    )
+
+    assert stopped == expected
+    if stopped == loops.ALL_ROWS:
+        assert is_there.all()
+        assert values[: value_bounds[-1]].tobytes() == b"k12b"
+
+
+def test_each_instruction_of_the_loops_is_compiled_to_what_it_says() -> None:
+    @numba.njit
+    def instructions(data, place, crc32_address):  # type: ignore[no-untyped-def]
+        kernel_words.prefetch(data, place)
+        word = kernel_words.load_word(data, place)
+        kernel_words.store_word(data, place + 8, kernel_words.swap_word(word))
+        half = kernel_words.swap_half(kernel_words.load_half(data, place))
+        crc = kernel_words.call_crc32(crc32_address, data, place, np.int64(9))
+        zeros = kernel_words.trailing_zeros(np.uint64(0b101000))
+        return half, crc, zeros, kernel_words.trailing_zeros(np.uint64(0))
+
+    data = np.arange(24, dtype=np.uint8)
+    found = instructions(data, 3, checksum._crc32_address())
+
+    expected = bytes([*range(11), *range(10, 2, -1), *range(19, 24)])
+    assert data.tobytes() == expected
+    assert found == (0x03040506, zlib.crc32(expected[3:12]), 3, 64)
+
+
 def test_the_compiled_loops_are_there_again(fresh: Loading) -> None:
     fresh.choice = "always"
     loops = kernels(SMALLEST_BATCH)
@@ -284,7 +358,7 @@ FOUR_SCANS = """
 import rmqlog
 from rmqlog.commitlog_format import compiled
 
-store = rmqlog.open_store(sys.argv[1])
+store = rmqlog.open_store(sys.argv[1], end=int(sys.argv[2]))
 for _ in range(4):
     for batch in store.scan():
         pass
@@ -307,10 +381,56 @@ def test_a_gibibyte_of_the_smallest_records_is_scanned_in_less_than_200_mib(
     (tmp_path / "commitlog").mkdir()
     log.tofile(tmp_path / "commitlog" / f"{0:020d}")
 
-    found = run_in_child(FOUR_SCANS, tmp_path)
+    found = run_in_child(FOUR_SCANS, tmp_path, len(log))
 
     assert found["rows"] == 4 * count > 11_600_000, "a scan looks twice, and counts once"
     assert found["peak"] < 200 << 20
+
+
+@pytest.mark.parametrize("error", [ImportError, RuntimeError])
+def test_a_compiler_that_does_not_load_is_gone_without(
+    fresh: Loading, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise error("no locator available")
+
+    monkeypatch.delattr("rmqlog.commitlog_format.kernels", raising=False)
+    monkeypatch.delitem(sys.modules, f"{_PACKAGE}.kernels", raising=False)
+    monkeypatch.setattr(numba, "njit", refuse)
+    fresh.choice = "always"
+
+    assert kernels(10_000) is None
+    assert fresh.is_settled
+
+
+def test_a_big_endian_machine_has_numpy(
+    fresh: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "byteorder", "big")
+    expect_rows(10**9)
+
+    assert kernels(10_000) is None
+
+
+def test_little_room_for_addresses_is_left_to_the_data(
+    fresh: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (900 << 20, resource.RLIM_INFINITY))
+    expect_rows(10**9)
+
+    assert kernels(10_000) is None
+
+
+def test_threads_that_come_at_once_load_them_once(
+    fresh: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[int] = []
+    monkeypatch.setattr(compiled, "_load", lambda: loads.append(1))
+
+    for _ in range(2):
+        fresh.settle()
+
+    assert len(loads) == 1
 
 
 def test_without_numba_numpy_does_everything() -> None:
