@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from golden_stores import GoldenStore
 
@@ -142,6 +143,8 @@ def test_a_range_behind_the_end_is_a_truncated_file(kind: type[LocalFile], path:
         with pytest.raises(TruncatedFileError) as caught:
             take(16_380, 8)
         assert (caught.value.path, caught.value.offset) == (path, 16_380)
+    with pytest.raises(TruncatedFileError, match="4 bytes"):
+        file.read_into(16_380, np.zeros(8, np.uint8))
 
 
 def test_a_small_window_is_a_copy_that_nobody_can_shrink(
@@ -165,6 +168,7 @@ def test_what_the_system_refuses_is_named(path: str, monkeypatch: pytest.MonkeyP
 
     for module, name, use in (
         (os, "pread", lambda: file.read(0, 1)),
+        (os, "preadv", lambda: file.read_into(0, np.zeros(1, np.uint8))),
         (os, "fstat", file.size),
         (files, "map_window", lambda: file.window(0, 1)),
     ):
