@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
 from rmqlog.commitlog_format.commit_log import RecordRun, open_commit_log
+from rmqlog.commitlog_format.compiled import expect_rows
 from rmqlog.commitlog_format.errors import CorruptRecordError, SegmentExpiredError
 from rmqlog.commitlog_format.files import FileAccess, LocalFiles
 from rmqlog.commitlog_format.limits import Limits
@@ -22,6 +23,7 @@ from rmqlog.commitlog_format.queue_view import STEP_COUNT, QueueView
 from rmqlog.commitlog_format.resync import next_sound_position
 from rmqlog.commitlog_format.snapshot import open_queue_files
 from rmqlog.commitlog_format.units import Units
+from rmqlog.spark_datasource.estimates import needs_log
 from rmqlog.spark_datasource.options import KEY_COLUMN
 from rmqlog.spark_datasource.partitions import (
     LogSlice,
@@ -30,6 +32,7 @@ from rmqlog.spark_datasource.partitions import (
     QueueBundle,
     QueueSlice,
     RowList,
+    UnitFilter,
     UnitList,
 )
 from rmqlog.spark_datasource.predicates import FALSE, bind
@@ -71,6 +74,17 @@ class PieceReader:
                 rows = explode_keys(rows, KEY_COLUMN)
             if rows.num_rows:
                 yield self._conform(rows)
+
+    def announce(self, pieces: Iterable[Piece]) -> None:
+        """Tell the decoder how many rows of the log will be asked for, where that is known."""
+        if not needs_log(self._columns):
+            return
+        slices = [
+            each for piece in pieces
+            for each in (piece.slices if isinstance(piece, QueueBundle) else (piece,))
+            if isinstance(each, QueueSlice) and each.unit_filter == UnitFilter()
+        ]
+        expect_rows(sum(each.row_count for each in slices))
 
     def log_left_out(self) -> None:
         """Say what was left out by policy; called when all pieces are read."""

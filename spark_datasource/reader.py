@@ -44,6 +44,8 @@ class RmqlogReader(DataSourceReader):
         request = parse_request(self.options)
         reader = piece_reader(request, arrow_schema(self.schema))
         left = partition.row_limit
+        if left is None:
+            reader.announce(partition.pieces)
         for piece in partition.pieces:
             for batch in reader.read(piece):
                 if left is not None:

@@ -23,6 +23,7 @@ from rmqlog.commitlog_format.errors import (
     TopicNotFoundError,
 )
 from rmqlog.commitlog_format.store_files import LogFolders, QueueFolder, QueueKey, QueueKind
+from rmqlog.spark_datasource import piece_reader
 from rmqlog.spark_datasource.partitions import (
     LogSource,
     Partition,
@@ -267,6 +268,25 @@ def test_pieces_that_cannot_be_read_together_are_left_alone(store: Path) -> None
     # No more than eight at a time.
     assert list(bundle_queues([*many, others[0]])) == [
         QueueBundle(tuple(many[:8])), many[8], others[0]]
+
+
+@pytest.mark.parametrize(("scan", "is_announced"), [
+    ({"options": {"topic": "orders"}}, True),
+    ({"options": {"topic": "orders"}, "columns": PLACE}, False),
+    ({"options": {"topic": "orders", "tags": "PAID"}}, False),
+    ({"options": {"topic": "orders"}, "tree": leaf("eq", "topic", "orders"), "limit": "3"}, False),
+])
+def test_a_task_announces_the_records_that_it_will_decode(
+    store: Path, rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
+    scan: dict[str, Any], is_announced: bool,
+) -> None:
+    announced = [0]
+    monkeypatch.setattr(piece_reader, "expect_rows", announced.append)
+    InProcessScan(store, **scan).rows()
+    dispatched = [row for row in rows if row["topic"] == "orders"]
+    # Records that no queue names yet are few, and not announced.
+    assert len(dispatched) // 2 < sum(announced) <= len(dispatched) or not is_announced
+    assert any(announced) is is_announced
 
 
 # --- Snapshots ------------------------------------------------------------------------------
