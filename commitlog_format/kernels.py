@@ -26,6 +26,12 @@ from rmqlog.commitlog_format.kernel_words import (
     swap_word,
     trailing_zeros,
 )
+from rmqlog.commitlog_format.write_kernels import chain_entries, complete_records
+
+__all__ = [
+    "ALL_ROWS", "PLACES", "SPARE", "chain_entries", "checksums", "complete_records", "find_fields",
+    "follow_records", "gather", "hash_ascii", "read_only", "split_properties",
+]
 
 #: What a kernel returns when it did all rows.
 ALL_ROWS = -1

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterator
 
 import hypothesis
+import numpy as np
 import pytest
 from golden_stores import GoldenStore, unpack_golden_store
 
 from rmqlog.commitlog_format import compiled
 
 DEFAULT_SEED = 1
+_FORMAT = "rmqlog.commitlog_format"
 
 # No deadlines: a busy machine must not fail a test. More examples: --hypothesis-profile night.
 for _profile, _examples in {"pr": 500, "night": 20_000, "release": 100_000}.items():
@@ -46,6 +50,26 @@ def loops(request: pytest.FixtureRequest) -> Iterator[str]:
         patch.setattr(compiled, "_loading", compiled.Loading())
         patch.setattr(compiled, "SMALLEST_BATCH", 1)
         yield str(request.param)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The loops as they are written, run by Python."""
+    import numba  # most tests do without it
+
+    for name in ("kernels", "write_kernels", "kernel_words"):
+        # Imported, removed and imported again: so undoing it leaves the compiled ones.
+        module = importlib.import_module(f"{_FORMAT}.{name}")
+        monkeypatch.setattr(f"{_FORMAT}.{name}", module)
+        monkeypatch.delitem(sys.modules, f"{_FORMAT}.{name}")
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    loading = compiled.Loading()
+    loading.module = importlib.import_module(f"{_FORMAT}.kernels")
+    loading.choice, loading.is_settled = "always", True
+    monkeypatch.setattr(compiled, "_loading", loading)
+    monkeypatch.setattr(compiled, "SMALLEST_BATCH", 1)
+    with np.errstate(over="ignore"):  # as in compiled code, numbers wrap around
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -22,11 +22,13 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.compiled import count_rows, kernels
 from rmqlog.commitlog_format.encoding import put_constant, windows
 from rmqlog.commitlog_format.errors import (
     CommitStateUnknownError,
@@ -58,6 +60,10 @@ _PROGRESS_INTERVAL_S = 5.0
 _AHEAD = 2
 #: Units are written for so many rows at a time: for each queue a file is opened and closed.
 _UNITS_AT_ONCE = 1 << 15
+#: Where the store time of a record is, by the bits of its hosts.
+_STORE_TIMESTAMP_POSITIONS = np.zeros(layout.HOSTS_V6_MASK + 1, np.int64)
+for _flags, _position in layout.STORE_TIMESTAMP_POSITIONS.items():
+    _STORE_TIMESTAMP_POSITIONS[_flags] = _position
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +177,7 @@ class BatchCommit:
         if not self._job.row_count:
             or_stop(self.note_done)
             return CommitResult(0)
+        count_rows(self._job.row_count)
         self._target.files.starts_writeback = True
         or_stop(self.write)
         or_stop(self.open_gate)
@@ -300,6 +307,10 @@ class BatchCommit:
         data = self._scratch(placement.size)
         assigned.reader.read_records(run.place, data)
         rows = slice(placement.first_row, placement.stop_row)
+        loops = kernels(placement.stop_row - placement.first_row)
+        if loops is not None:
+            self._complete_compiled(loops, run, data)
+            return data
         sizes = assigned.sizes[rows]
         starts = np.cumsum(sizes) - sizes
         staged = assigned.staged.rows[rows]
@@ -324,6 +335,22 @@ class BatchCommit:
             put_constant(data, starts[of_kind] + position_in_record, timestamp)
         return data
 
+    def _complete_compiled(
+        self, loops: ModuleType, run: _Run, data: NDArray[np.uint8]
+    ) -> None:
+        """The same in one pass."""
+        assigned, placement = run.assigned, run.placement
+        rows = slice(placement.first_row, placement.stop_row)
+        staged = assigned.staged.rows[rows]
+        stopped = loops.complete_records(
+            data, assigned.sizes[rows], assigned.queue_offset[rows], placement.physical_offset,
+            staged["is_born_open"].copy(),
+            _STORE_TIMESTAMP_POSITIONS[staged["sys_flag"] & layout.HOSTS_V6_MASK],
+            self._timestamp,
+        )
+        if stopped != loops.ALL_ROWS:
+            raise _no_record(assigned)
+
     def _check_staged(
         self, assigned: _Assigned, data: NDArray[np.uint8], starts: NDArray[np.int64],
         sizes: NDArray[np.int64],
@@ -334,7 +361,7 @@ class BatchCommit:
         magics = found["magic"]
         is_record = (magics == layout.MAGIC_V1) | (magics == layout.MAGIC_V2)
         if not (is_record & (found["total_size"] == sizes)).all():
-            raise CorruptStagingError("no record where a staged one begins", assigned.reader.path)
+            raise _no_record(assigned)
 
     def _scratch(self, size: int) -> NDArray[np.uint8]:
         """Memory that is used again and again; first touch costs more than a copy.
@@ -382,6 +409,10 @@ class BatchCommit:
             store_timestamp=np.full(len(rows), self._timestamp, np.int64),
             tags_code=tags_code,
         )
+
+
+def _no_record(assigned: _Assigned) -> CorruptStagingError:
+    return CorruptStagingError("no record where a staged one begins", assigned.reader.path)
 
 
 class _Progress:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.compiled import kernels
 from rmqlog.commitlog_format.encoding import ByteColumn
 from rmqlog.commitlog_format.hashing import index_hashes
 from rmqlog.commitlog_format.layout import (
@@ -212,8 +213,9 @@ class Dispatcher:
 
 
     def slot_order(self, hashes: NDArray[np.int32]) -> SlotOrder | None:
-        """The order that index entries are chained in; any thread may ask for it."""
-        if self.index is None or not len(hashes):
+        """The order that index entries are chained in, unless a compiled loop needs none; any
+        thread may ask for it."""
+        if self.index is None or not len(hashes) or kernels(len(hashes)) is not None:
             return None
         return SlotOrder.of(hashes, self.index.slot_count)
 

@@ -7,10 +7,12 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqlog.commitlog_format.compiled import kernels
 from rmqlog.commitlog_format.errors import CorruptIndexError
 from rmqlog.commitlog_format.index_file import IndexHeader
 from rmqlog.commitlog_format.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
@@ -128,15 +130,22 @@ class IndexFileWriter:
         ``order`` is their :class:`SlotOrder` where the caller has it already.
         """
         count = len(hashes)
-        entries = np.empty(count, INDEX_ENTRY)
-        entries["key_hash"] = hashes
-        entries["physical_offset"] = physical_offsets
-        entries["time_diff_s"] = self._time_diffs(timestamps)
-        order = order or SlotOrder.of(hashes, self.slot_count)
-        last_slots, last_numbers = self._chain(order, entries)
+        time_diffs = self._time_diffs(timestamps)
+        loops = kernels(count)
+        if loops is not None:
+            entries, last_slots, last_numbers = self._chain_compiled(
+                loops, hashes, physical_offsets, time_diffs
+            )
+        else:
+            made = np.empty(count, INDEX_ENTRY)
+            made["key_hash"] = hashes
+            made["physical_offset"] = physical_offsets
+            made["time_diff_s"] = time_diffs
+            order = order or SlotOrder.of(hashes, self.slot_count)
+            last_slots, last_numbers = self._chain(order, made)
+            entries = made.view(np.uint8)
         position = self._entry_position(self.index_count)
-        size = count * INDEX_ENTRY.itemsize
-        self._file.store(position, entries.view(np.uint8), size)
+        self._file.store(position, entries, len(entries))
         self._file.scatter(
             INDEX_HEADER.itemsize + last_slots * INDEX_SLOT.itemsize,
             INDEX_SLOT.itemsize,
@@ -160,8 +169,7 @@ class IndexFileWriter:
         """
         firsts = order.firsts
         numbers = order.rows + self.index_count
-        table = self._file.array[INDEX_HEADER.itemsize : self._entries_position].view(INDEX_SLOT)
-        heads = table[order.slots[firsts]].astype(np.int64)
+        heads = self._slots.view(INDEX_SLOT)[order.slots[firsts]].astype(np.int64)
         # A slot that points outside of the entries is taken for an empty one.
         heads[(heads <= 0) | (heads > numbers[firsts])] = 0
         previous = np.empty(len(numbers), np.int64)
@@ -171,6 +179,30 @@ class IndexFileWriter:
         self.hash_slot_count += int(np.count_nonzero(heads == 0))
         lasts = np.append(firsts[1:], len(numbers)) - 1
         return order.slots[lasts], numbers[lasts]
+
+    def _chain_compiled(
+        self,
+        loops: ModuleType,
+        hashes: NDArray[np.int32],
+        physical_offsets: NDArray[np.int64],
+        time_diffs: NDArray[np.int64],
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """The bytes of entries, the slots that change, and to what: in one pass, without a sort."""
+        count = len(hashes)
+        entries = np.empty(count * INDEX_ENTRY.itemsize + loops.SPARE, np.uint8)
+        places = np.full(2 << count.bit_length(), -1, np.int32)
+        changed, numbers = np.empty((2, count), np.int64)
+        changed_count, empty_count = loops.chain_entries(
+            *map(loops.read_only, (hashes, physical_offsets, time_diffs, self._slots)),
+            self.slot_count, self.index_count, places, entries, changed, numbers,
+        )
+        self.hash_slot_count += int(empty_count)
+        return entries[: -loops.SPARE], changed[:changed_count], numbers[:changed_count]
+
+    @property
+    def _slots(self) -> NDArray[np.uint8]:
+        """The bytes of the slots, as they are in the file."""
+        return self._file.array[INDEX_HEADER.itemsize : self._entries_position]
 
     def _time_diffs(self, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Seconds after the file's begin; the very first entry still counts from the begin that
@@ -199,15 +231,16 @@ class IndexFileWriter:
 
         What no note knows to be on disk is synced with the next flush: a broker does not.
         """
-        array = self._file.array
-        note = notes.find(os.path.basename(self.path), array, self.slot_count, self.index_count)
+        note = notes.find(
+            os.path.basename(self.path), self._file.array, self.slot_count, self.index_count
+        )
         if note is not None:
             self._flushed_count = note.header.index_count
             self.tally = SlotsTally(self.slot_count, self._flushed_count, note.slots_sum)
             return
         self._flushed_count = 1
-        table = array[INDEX_HEADER.itemsize : self._entries_position].view(INDEX_SLOT)
-        self.tally = SlotsTally(self.slot_count, self.index_count, slots_sum(table))
+        heads = self._slots.view(INDEX_SLOT)
+        self.tally = SlotsTally(self.slot_count, self.index_count, slots_sum(heads))
 
     def flush(self, notes: IndexNotes | None = None) -> None:
         """All entries are on disk when it returns, before the header that counts them; then

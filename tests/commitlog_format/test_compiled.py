@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import resource
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,13 +35,13 @@ from rmqlog.commitlog_format.hashing import java_hash, java_hashes
 from rmqlog.commitlog_format.message import Record
 from rmqlog.commitlog_format.records import RecordDecoder
 
-_PACKAGE = "rmqlog.commitlog_format"
 COLUMNS = [name for name in MESSAGE_COLUMNS if name != "brokerName"]
 
 #: The bytes end where the process may not read on: one byte too far is a signal.
 AGAINST_A_WALL = """
 import ctypes, json, mmap, os, random, sys
 os.environ["RMQLOG_COMPILE"] = "always"
+import numba
 import numpy as np
 from queue_files import make_units, write_queue
 from random_records import PLAIN_RECORD, build_log
@@ -103,24 +102,6 @@ def test_a_claim_that_no_record_fits_is_refused(
         RecordDecoder(["body"]).decode(log.window, log.base_offset, log.offsets, sizes=sizes)
 
     assert caught.value.offset == log.offsets[3]
-
-
-@pytest.fixture
-def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The loops as they are written, run by Python."""
-    for name in ("kernels", "kernel_words"):
-        # Imported, removed and imported again: so undoing it leaves the compiled ones.
-        module = importlib.import_module(f"{_PACKAGE}.{name}")
-        monkeypatch.setattr(f"{_PACKAGE}.{name}", module)
-        monkeypatch.delitem(sys.modules, f"{_PACKAGE}.{name}")
-    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
-    loading = Loading()
-    loading.module = importlib.import_module(f"{_PACKAGE}.kernels")
-    loading.choice, loading.is_settled = "always", True
-    monkeypatch.setattr(compiled, "_loading", loading)
-    monkeypatch.setattr(compiled, "SMALLEST_BATCH", 1)
-    with np.errstate(over="ignore"):  # as in compiled code, numbers wrap around
-        yield
 
 
 def odd_records() -> list[Record]:
@@ -395,7 +376,7 @@ def test_a_compiler_that_does_not_load_is_gone_without(
         raise error("no locator available")
 
     monkeypatch.delattr("rmqlog.commitlog_format.kernels", raising=False)
-    monkeypatch.delitem(sys.modules, f"{_PACKAGE}.kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "rmqlog.commitlog_format.kernels", raising=False)
     monkeypatch.setattr(numba, "njit", refuse)
     fresh.choice = "always"
 

@@ -25,6 +25,7 @@ from rmqlog.writer.log_files import LogFiles
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.settings import StoreSettings
 
+pytestmark = pytest.mark.usefixtures("loops")
 FOLDERS = ("commitlog", "consumequeue", "index")
 
 

@@ -18,6 +18,7 @@ from rmqlog.writer.posix import Posix
 from rmqlog.writer.segments import FileSet
 from rmqlog.writer.settings import StoreSettings
 
+pytestmark = pytest.mark.usefixtures("loops")
 Entry = tuple[int, int, int]  # hash, physical offset, store time
 
 

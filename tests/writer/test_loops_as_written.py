@@ -1,0 +1,88 @@
+"""The loops of the writer, run by Python as they are written, write what numpy writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from small_stores import SMALL, START_MS, Clock, batch, files_below
+from staged_jobs import stage
+
+from rmqlog.commitlog_format import compiled
+from rmqlog.commitlog_format.errors import CommitFailedError
+from rmqlog.writer.batch_write import commit_job
+from rmqlog.writer.index_writer import IndexFileWriter
+from rmqlog.writer.posix import Posix
+from rmqlog.writer.segments import FileSet
+
+FOLDERS = ("commitlog", "consumequeue", "index")
+
+
+def written(path: Path) -> list[bytes]:
+    """Commit two partitions with hosts of both widths; what the store's files hold."""
+    numbers = range(60)
+    rows = batch(
+        60,
+        uniqKey=[f"{number:032X}" for number in numbers],
+        bornTimestamp=pa.array([None if n % 2 else START_MS - n for n in numbers], pa.int64()),
+        bornHost=["10.0.0.1:80" if number % 4 else "[::1]:80" for number in numbers],
+    )
+    staged = stage(path, [[rows.slice(0, 25), rows.slice(25, 5)], [rows.slice(30)]])
+    commit_job(str(path), staged, SMALL, now_ms=Clock())
+    return [content for folder in FOLDERS for _, content in files_below(path, folder)]
+
+
+def indexed(path: Path, key_hashes: list[int]) -> bytes:
+    """An index file whose first slot leads nowhere, with entries put in two batches."""
+    path.mkdir()
+    files = FileSet(Posix(), str(path))
+    IndexFileWriter.create(files, f"{path}/1", 4, 64, None)
+    content = bytearray((path / "1").read_bytes())
+    content[40:44] = (9).to_bytes(4, "big")
+    (path / "1").write_bytes(content)
+    file = IndexFileWriter.open(FileSet(Posix(), str(path)), f"{path}/1", 4, 64)
+    for part in (key_hashes[:5], key_hashes[5:]):
+        offsets = np.arange(len(part), dtype=np.int64) * 2**33
+        file.put(np.array(part, np.int32), offsets, np.full(len(part), START_MS, np.int64))
+    return (path / "1").read_bytes()
+
+
+def use_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "SMALLEST_BATCH", 10**9)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_commit_is_what_numpy_makes_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = written(tmp_path / "loops")
+    use_numpy(monkeypatch)
+
+    assert found == written(tmp_path / "numpy")
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_index_entries_are_what_numpy_makes_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_hashes = [4, 8, 1, 2**31 - 1, 5, 9, 4, 1, 1, 0, 3, 2**31 - 2, 7, 7, 2, 6, 13]
+    found = indexed(tmp_path / "loops", key_hashes)
+    use_numpy(monkeypatch)
+
+    assert found == indexed(tmp_path / "numpy", key_hashes)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("place", [3, 7], ids=["size", "magic number"])
+def test_a_staged_record_that_is_none_is_refused(tmp_path: Path, place: int) -> None:
+    staged = stage(tmp_path, [[batch(30)]])
+    path = Path(staged.folder) / f"{staged.files[0].name}.0"
+    content = bytearray(path.read_bytes())
+    size = int.from_bytes(content[:4], "big")
+    content[size + place] ^= 0x7F
+    path.write_bytes(content)
+
+    with pytest.raises(CommitFailedError, match="no record where a staged one begins"):
+        commit_job(str(tmp_path), staged, SMALL)
