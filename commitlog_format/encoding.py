@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqlog.commitlog_format import layout
+from rmqlog.commitlog_format.compiled import kernels
 from rmqlog.commitlog_format.layout import I8, I16, SysFlag
 
 #: Longer values are copied one by one: their bytes then cost more than the Python around them.
@@ -194,6 +196,14 @@ def encode_properties(
 def _put_property(
     data: NDArray[np.uint8], positions: NDArray[np.int64], prefix: bytes, column: ByteColumn
 ) -> None:
+    loops = kernels(len(column))
+    if loops is not None:
+        stopped = loops.put_property(
+            data, positions, np.frombuffer(bytearray(prefix), np.uint8),
+            loops.read_only(column.data), column.starts, column.sizes,
+        )
+        if stopped == loops.ALL_ROWS:
+            return
     if not column.sizes.all():
         rows = np.flatnonzero(column.sizes)
         positions, column = positions[rows], column[rows]
@@ -299,8 +309,16 @@ def encode_records(
     size = int(ends[-1])
     is_enough = scratch is not None and size <= len(scratch)
     target = scratch[:size] if scratch is not None and is_enough else np.empty(size, np.uint8)
-    starts = ends - sizes
     host_flags = records.sys_flag & layout.HOSTS_V6_MASK
+    loops = kernels(len(records))
+    is_done = (
+        loops is not None
+        and not host_flags.any()
+        and _put_compiled(loops, target, sizes, physical_offset, records)
+    )
+    if is_done:
+        return target
+    starts = ends - sizes
     header_sizes = np.empty(len(records), np.int64)
     for flags, header in layout.RECORD_HEADERS.items():
         rows = np.flatnonzero(host_flags == flags)
@@ -310,6 +328,40 @@ def encode_records(
         _put_headers(target, starts, sizes, physical_offset, records, rows, header)
     _put_tails(target, starts + header_sizes, records)
     return target
+
+
+def _put_compiled(
+    loops: ModuleType,
+    target: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
+    physical_offset: int,
+    records: RecordColumns,
+) -> bool:
+    """Put records with IPv4 hosts in one pass; whether that was possible."""
+    bodies, properties = records.bodies, records.properties
+    # In the order of RECORD_LONGS and RECORD_INTS.
+    longs = np.array([
+        sizes, records.queue_offset, records.born_timestamp, records.store_timestamp,
+        records.prepared_transaction_offset, bodies.starts, bodies.sizes,
+        properties.starts, properties.sizes,
+    ], np.int64)
+    ints = np.array([
+        records.topic_codes, records.queue_id, records.flag, records.sys_flag,
+        records.born_host_codes, records.reconsume_times, records.body_crc,
+    ], np.int32)
+    topics = ByteColumn.of([_topic_field(topic) for topic in records.topics])
+    # Wider hosts keep their place in the table; no row of ours points there.
+    hosts = bytearray().join(
+        host[: layout.IPV4_HOST_SIZE] for host in (*records.born_hosts, records.store_host)
+    )
+    stopped = loops.put_records(
+        target, physical_offset, longs, ints, topics.data.copy(),
+        np.append(topics.starts, len(topics.data)),
+        np.array([magic_of_topic(topic) for topic in records.topics], np.uint32),
+        np.frombuffer(hosts, np.uint64), loops.read_only(bodies.data),
+        loops.read_only(properties.data),
+    )
+    return bool(stopped == loops.ALL_ROWS)
 
 
 def _put_headers(

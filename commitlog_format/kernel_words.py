@@ -16,6 +16,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -52,6 +53,10 @@ def _load(array: Any, place: int, dtype: type[np.unsignedinteger[Any]]) -> Any:
 
 def _store(array: Any, place: int, word: Any) -> None:
     array[place : place + word.itemsize] = np.array([word]).view(np.uint8)
+
+
+def _copy(source: Any, start: int, size: int, target: Any, place: int) -> None:
+    target[place : place + size] = source[start : start + size]
 
 
 def _zeros_below(word: Any) -> Any:
@@ -103,6 +108,23 @@ def store_word(_typing: Any, array: Any, place: Any, word: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.uint64), codegen
+
+
+@_instruction(_copy)
+def copy_bytes(
+    _typing: Any, source: Any, start: Any, size: Any, target: Any, place: Any
+) -> Any:
+    """Copy bytes from one array to another, exactly so many (memcpy)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data, first, count, into, position = arguments
+        out_of = _place(context, builder, signature.args[0], data, first, 8)
+        pointer = _place(context, builder, signature.args[3], into, position, 8)
+        memcpy: Any = cgutils.raw_memcpy
+        memcpy(builder, pointer, out_of, count, 1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, types.int64, target, types.int64), codegen
 
 
 @_instruction(_crc32)

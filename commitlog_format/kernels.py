@@ -26,11 +26,17 @@ from rmqlog.commitlog_format.kernel_words import (
     swap_word,
     trailing_zeros,
 )
-from rmqlog.commitlog_format.write_kernels import chain_entries, complete_records
+from rmqlog.commitlog_format.write_kernels import (
+    chain_entries,
+    complete_records,
+    put_property,
+    put_records,
+)
 
 __all__ = [
     "ALL_ROWS", "PLACES", "SPARE", "chain_entries", "checksums", "complete_records", "find_fields",
-    "follow_records", "gather", "hash_ascii", "read_only", "split_properties",
+    "follow_records", "gather", "hash_ascii", "put_property", "put_records", "read_only",
+    "split_properties",
 ]
 
 #: What a kernel returns when it did all rows.

@@ -11,6 +11,7 @@ import numpy as np
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.kernel_words import (
+    copy_bytes,
     kernel,
     load_half,
     part,
@@ -26,6 +27,7 @@ _MAGIC_POSITION = layout.MAGIC_POSITION
 _QUEUE_OFFSET_POSITION = layout.QUEUE_OFFSET_POSITION
 _PHYSICAL_OFFSET_POSITION = layout.PHYSICAL_OFFSET_POSITION
 _BORN_TIMESTAMP_POSITION = layout.BORN_TIMESTAMP_POSITION
+_HEADER_SIZE = layout.RECORD_HEADER_V4.itemsize
 _MIN_RECORD_SIZE = layout.MIN_RECORD_SIZE
 _SLOT_SIZE = layout.INDEX_SLOT.itemsize
 _ENTRY_SIZE = layout.INDEX_ENTRY.itemsize
@@ -33,11 +35,118 @@ _ENTRY_SIZE = layout.INDEX_ENTRY.itemsize
 _ENTRIES_AHEAD = 8
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
+_END = layout.PROPERTY_SEPARATOR
+#: The lines of numbers that :func:`put_records` takes: two arrays, because each one that a kernel
+#: is given costs a call some microseconds.
+RECORD_LONGS = (
+    *("total_size", "queue_offset", "born_timestamp", "store_timestamp"),
+    *("prepared_transaction_offset", "body_start", "body_size"),
+    *("properties_start", "properties_size"),
+)
+(
+    _TOTAL_SIZE, _QUEUE_OFFSET, _BORN_TIMESTAMP, _STORE_TIMESTAMP, _PREPARED, _BODY_START,
+    _BODY_SIZE, _PROPERTIES_START, _PROPERTIES_SIZE,
+) = range(len(RECORD_LONGS))
+RECORD_INTS = (
+    *("topic_code", "queue_id", "flag", "sys_flag", "born_host_code", "reconsume_times"),
+    "body_crc",
+)
+(
+    _TOPIC_CODE, _QUEUE_ID, _FLAG, _SYS_FLAG, _HOST_CODE, _RECONSUME_TIMES, _BODY_CRC,
+) = range(len(RECORD_INTS))
 
 
 @part
 def _put_long(data: Any, place: Any, value: Any) -> None:
     store_word(data, place, swap_word(np.uint64(value)))
+
+
+@part
+def _put_halves(data: Any, place: Any, first: Any, second: Any) -> None:
+    """Two numbers of 32 bits, one behind the other."""
+    low = np.uint64(second) & _LOW_HALF
+    store_word(data, place, swap_word(np.uint64(first) << _HALF | low))
+
+
+@part
+def _is_within(start: Any, size: Any, room: Any) -> Any:
+    return start >= 0 and 0 <= size <= room - start
+
+
+@kernel
+def put_property(
+    target: Any, places: Any, prefix: Any, data: Any, starts: Any, sizes: Any
+) -> int:
+    """Put a prefix, a value and the byte that ends it at the place of each row that has a value.
+
+    Stops at a row whose value is not within its column.
+    """
+    for row in range(len(sizes)):
+        size = sizes[row]
+        if size == 0:
+            continue
+        place = places[row]
+        if not _is_within(starts[row], size, len(data)):
+            return row
+        if not _is_within(place, len(prefix) + size + 1, len(target)):
+            return row
+        copy_bytes(prefix, 0, len(prefix), target, place)
+        place += len(prefix)
+        copy_bytes(data, starts[row], size, target, place)
+        place += size
+        target[place] = _END
+    return _ALL_ROWS
+
+
+@kernel
+def put_records(
+    target: Any, physical_offset: Any, longs: Any, ints: Any, topics: Any, topic_bounds: Any,
+    topic_magics: Any, hosts: Any, bodies: Any, properties: Any,
+) -> int:
+    """The bytes of records with IPv4 hosts, one behind the other.
+
+    ``longs`` and ``ints`` have a line for each of :data:`RECORD_LONGS` and :data:`RECORD_INTS`.
+    ``topics`` are the topics with their lengths in front, between the bounds; ``hosts`` are words
+    as they are on disk, the last one the store's. Stops at a row that does not fit in its arrays.
+    """
+    start = np.int64(0)
+    for row in range(longs.shape[1]):
+        code = ints[_TOPIC_CODE, row]
+        topic_size = topic_bounds[code + 1] - topic_bounds[code]
+        body_start, body_size = longs[_BODY_START, row], longs[_BODY_SIZE, row]
+        text_start, text_size = longs[_PROPERTIES_START, row], longs[_PROPERTIES_SIZE, row]
+        size = _HEADER_SIZE + body_size + topic_size + 2 + text_size
+        if size != longs[_TOTAL_SIZE, row] or not _is_within(start, size, len(target)):
+            return row
+        if not _is_within(body_start, body_size, len(bodies)):
+            return row
+        if not _is_within(text_start, text_size, len(properties)):
+            return row
+        prepared = longs[_PREPARED, row]
+        _put_halves(target, start, size, topic_magics[code])
+        _put_halves(target, start + 8, ints[_BODY_CRC, row], ints[_QUEUE_ID, row])
+        # A number behind one of 32 bits overwrites the half that came with it.
+        _put_halves(target, start + 16, ints[_FLAG, row], 0)
+        _put_long(target, start + 20, longs[_QUEUE_OFFSET, row])
+        _put_long(target, start + 28, physical_offset + start)
+        _put_halves(target, start + 36, ints[_SYS_FLAG, row], 0)
+        _put_long(target, start + 40, longs[_BORN_TIMESTAMP, row])
+        store_word(target, start + 48, hosts[ints[_HOST_CODE, row]])
+        _put_long(target, start + 56, longs[_STORE_TIMESTAMP, row])
+        store_word(target, start + 64, hosts[-1])
+        _put_halves(target, start + 72, ints[_RECONSUME_TIMES, row], 0)
+        _put_long(target, start + 76, prepared)
+        _put_halves(target, start + 80, prepared, body_size)
+        place = start + _HEADER_SIZE
+        copy_bytes(bodies, body_start, body_size, target, place)
+        place += body_size
+        copy_bytes(topics, topic_bounds[code], topic_size, target, place)
+        place += topic_size
+        target[place] = text_size >> 8
+        target[place + 1] = text_size & 0xFF
+        copy_bytes(properties, text_start, text_size, target, place + 2)
+        start += size
+    return _ALL_ROWS
 
 
 @kernel

@@ -193,7 +193,7 @@ class IndexFileWriter:
         places = np.full(2 << count.bit_length(), -1, np.int32)
         changed, numbers = np.empty((2, count), np.int64)
         changed_count, empty_count = loops.chain_entries(
-            *map(loops.read_only, (hashes, physical_offsets, time_diffs, self._slots)),
+            loops.read_only(hashes), physical_offsets, time_diffs, loops.read_only(self._slots),
             self.slot_count, self.index_count, places, entries, changed, numbers,
         )
         self.hash_slot_count += int(empty_count)

@@ -28,6 +28,7 @@ from rmqlog.commitlog_format.message import Record, decode_record, encode_record
 from rmqlog.commitlog_format.properties import format_properties
 from rmqlog.commitlog_format.store import Store
 
+pytestmark = pytest.mark.usefixtures("loops")
 IPV4 = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 IPV6 = bytes(range(16)) + bytes([0, 0, 0x2A, 0x9F])
 #: Around every size class of the copy, and around its largest window.

@@ -20,14 +20,14 @@ from rmqlog.writer.segments import FileSet
 FOLDERS = ("commitlog", "consumequeue", "index")
 
 
-def written(path: Path) -> list[bytes]:
-    """Commit two partitions with hosts of both widths; what the store's files hold."""
+def written(path: Path, other_host: str) -> list[bytes]:
+    """Commit two partitions with two hosts; what the store's files hold."""
     numbers = range(60)
     rows = batch(
         60,
         uniqKey=[f"{number:032X}" for number in numbers],
         bornTimestamp=pa.array([None if n % 2 else START_MS - n for n in numbers], pa.int64()),
-        bornHost=["10.0.0.1:80" if number % 4 else "[::1]:80" for number in numbers],
+        bornHost=["10.0.0.1:80" if number % 4 else other_host for number in numbers],
     )
     staged = stage(path, [[rows.slice(0, 25), rows.slice(25, 5)], [rows.slice(30)]])
     commit_job(str(path), staged, SMALL, now_ms=Clock())
@@ -54,13 +54,46 @@ def use_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("other_host", ["10.0.0.2:81", "[::1]:80"], ids=["IPv4", "IPv6"])
 def test_a_commit_is_what_numpy_makes_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_host: str
 ) -> None:
-    found = written(tmp_path / "loops")
+    found = written(tmp_path / "loops", other_host)
     use_numpy(monkeypatch)
 
-    assert found == written(tmp_path / "numpy")
+    assert found == written(tmp_path / "numpy", other_host)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_values_outside_of_their_columns_are_never_read() -> None:
+    loops = compiled.kernels(1)
+    assert loops is not None
+    data = np.zeros(8, np.uint8)
+    for start, size in ((-1, 4), (0, -4), (5, 4), (9, 1)):
+        where = np.array([[start], [size]], np.int64)
+        assert loops.put_property(np.zeros(64, np.uint8), np.zeros(1, int), data, data, *where) == 0
+        for body, text in ((where, np.zeros((2, 1))), (np.zeros((2, 1)), where)):
+            total = 88 + 1 + 2 + int(body[1, 0] + text[1, 0])
+            longs = np.array([total, 0, 0, 0, 0, *body[:, 0], *text[:, 0]], np.int64)[:, None]
+            ints = np.zeros((7, 1), np.int32)
+            bounds, one = np.array([0, 1]), np.ones(1, np.uint32)
+            target = np.zeros(200, np.uint8)
+            found = loops.put_records(
+                target, 0, longs, ints, data, bounds, one, np.zeros(2, np.uint64), data, data
+            )
+            assert found == 0
+            assert not target.any()
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_nothing_is_put_where_there_is_no_room() -> None:
+    loops = compiled.kernels(1)
+    assert loops is not None
+    data, target = np.ones(8, np.uint8), np.zeros(8, np.uint8)
+
+    where = np.array([[0], [4]])
+    assert loops.put_property(target, np.array([1]), data[:3], data, *where) == 0
+    assert not target.any()
 
 
 @pytest.mark.usefixtures("uncompiled")
