@@ -10,6 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqlog.spark_datasource.sink_plan import SinkPlan
+from rmqlog.spark_datasource.worker_memory import spare_collector
 from rmqlog.writer.batch_write import abort_job, commit_job
 from rmqlog.writer.commit import StagedJob
 from rmqlog.writer.posix import Posix
@@ -48,6 +49,7 @@ class RmqlogWriter(DataSourceArrowWriter):
         with StagingWriter(self.plan.staging, partition, attempt) as staging:
             for batch in iterator:
                 staging.add(batch)
+            spare_collector()
             return StagedMessage(staging.finish())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
