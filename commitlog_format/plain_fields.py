@@ -52,21 +52,30 @@ def record_fields(
     """
     loops = kernels(len(offsets))
     if loops is not None and len(window) <= MAX_COLUMN_SIZE:
-        plain = PlainFields(window, base_offset, offsets, sizes, path=path, limits=limits)
-        if plain.find_plain(loops, with_bodies):
+        plain = PlainFields(
+            loops, with_bodies, window, base_offset, offsets, sizes, path=path, limits=limits
+        )
+        if plain.are_plain:
             return plain
-    fields = RecordFields(window, base_offset, offsets, sizes, path=path, limits=limits)
-    fields.find()
-    return fields
+    return RecordFields(window, base_offset, offsets, sizes, path=path, limits=limits)
 
 
 class PlainFields(RecordFields):
-    """The fields of records with the common layout, none of them damaged."""
+    """The fields of records with the common layout; of no use unless all of them ``are_plain``."""
 
-    _bodies: pa.BinaryArray | None = None
+    def __init__(
+        self, loops: ModuleType, with_bodies: bool, window: NDArray[np.uint8], base_offset: int,
+        offsets: NDArray[np.int64], sizes: NDArray[np.integer] | None, *, path: str, limits: Limits,
+    ) -> None:
+        self._loops = loops
+        self._with_bodies = with_bodies
+        self._bodies: pa.BinaryArray | None = None
+        self.are_plain = False
+        super().__init__(window, base_offset, offsets, sizes, path=path, limits=limits)
 
-    def find_plain(self, loops: ModuleType, with_bodies: bool) -> bool:
-        """Find everything; false where some record is not plain, and this object is of no use."""
+    def _find(self) -> None:
+        """By one pass; where some record is not plain, or damaged, that is all that is told."""
+        loops = self._loops
         count = len(self)
         width = count + _PADDING
         ints = new_array((len(_INT_NAMES), width), np.int32)
@@ -77,7 +86,7 @@ class PlainFields(RecordFields):
         if self._claimed_sizes is not None:
             claimed = self._claimed_sizes.astype(np.int64, copy=False)
         bodies, bounds = _NO_BYTES, np.zeros(1, np.int32)
-        room = self._room_of_bodies() if with_bodies else 0
+        room = self._room_of_bodies() if self._with_bodies else 0
         if room:
             bodies = new_array(room + loops.SPARE, np.uint8)
             bounds = new_array(count + 1, np.int32)
@@ -88,7 +97,7 @@ class PlainFields(RecordFields):
             _HOST_POSITIONS, hosts, places, bodies, bounds, is_one_topic,
         )
         if stopped != loops.ALL_ROWS:
-            return False
+            return
         self._kept_headers = {
             **dict(zip(_INT_NAMES, ints[:, :count], strict=True)),
             **dict(zip(_LONG_NAMES, longs[:, :count], strict=True)),
@@ -103,7 +112,7 @@ class PlainFields(RecordFields):
             self.only_topic = self.window[start : start + int(topic_sizes[0])].tobytes()
         if room:
             self._bodies = column_of(pa.binary(), bodies, bounds)
-        return True
+        self.are_plain = True
 
     def stored_bodies(self) -> pa.BinaryArray:
         """The bodies as they are on disk."""

@@ -54,7 +54,7 @@ class FieldPlaces:
 class RecordFields:
     """The checked records of one batch: fixed fields on demand, places of the other ones.
 
-    ``sizes`` are what queue units claim. Of use after :meth:`find`.
+    ``sizes`` are what queue units claim. What is wrong raises ``MalformedRowsError``.
     """
 
     body: FieldPlaces
@@ -76,9 +76,9 @@ class RecordFields:
         self._positions = offsets - base_offset
         self._claimed_sizes = sizes
         self._kept_headers: dict[str, NDArray[np.signedinteger]] = {}
+        self._find()
 
-    def find(self) -> None:
-        """Find everything, and check it; what is wrong raises ``MalformedRowsError``."""
+    def _find(self) -> None:
         self._check_window()
         self._find_groups()
         self._check_headers()

@@ -22,7 +22,7 @@ from rmqlog.commitlog_format.commit_log import CommitLog, RecordRun
 from rmqlog.commitlog_format.errors import CorruptRecordError, StoreError
 from rmqlog.commitlog_format.log_walk import LogEnd, LogWalk
 from rmqlog.commitlog_format.mapped_windows import intact
-from rmqlog.commitlog_format.record_fields import RecordFields
+from rmqlog.commitlog_format.plain_fields import record_fields
 from rmqlog.commitlog_format.segment import FileQueue, SegmentFile
 from rmqlog.writer.posix import Posix
 
@@ -79,8 +79,9 @@ def _first_half_written(log: CommitLog, run: RecordRun) -> int | None:
     """The first record whose topic or properties are zero at their end, or up to or from the
     border of a sector: its bytes did not all reach the file."""
     window = run.window
-    fields = RecordFields(
-        window.data, window.start, run.offsets, None, path=window.path, limits=log.limits
+    fields = record_fields(
+        window.data, window.start, run.offsets, None, path=window.path, limits=log.limits,
+        with_bodies=False,
     )
     topic, properties = fields.topic, fields.properties
     last = np.where(properties.sizes > 0, properties.positions + properties.sizes, 0)
