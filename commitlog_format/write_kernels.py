@@ -5,6 +5,7 @@ What they are given was made by the writer, or was staged by a task and is check
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,26 @@ from rmqlog.commitlog_format.kernel_words import (
 
 _ALL_ROWS = -1
 _MAGIC_V1, _MAGIC_V2 = layout.MAGIC_V1, layout.MAGIC_V2
-_MAGIC_POSITION = layout.MAGIC_POSITION
-_QUEUE_OFFSET_POSITION = layout.QUEUE_OFFSET_POSITION
-_PHYSICAL_OFFSET_POSITION = layout.PHYSICAL_OFFSET_POSITION
-_BORN_TIMESTAMP_POSITION = layout.BORN_TIMESTAMP_POSITION
+
+
+def _position(name: str) -> int:
+    """Where a field of the plain header is."""
+    fields: Mapping[str, Any] = layout.RECORD_HEADER_V4.fields or {}
+    return int(fields[name][1])
+
+
+_MAGIC_POSITION = _position("magic")
+_BODY_CRC_POSITION = _position("body_crc")
+_FLAG_POSITION = _position("flag")
+_QUEUE_OFFSET_POSITION = _position("queue_offset")
+_PHYSICAL_OFFSET_POSITION = _position("physical_offset")
+_SYS_FLAG_POSITION = _position("sys_flag")
+_BORN_TIMESTAMP_POSITION = _position("born_timestamp")
+_BORN_HOST_POSITION = _position("born_host")
+_STORE_TIMESTAMP_POSITION = _position("store_timestamp")
+_STORE_HOST_POSITION = _position("store_host")
+_RECONSUME_TIMES_POSITION = _position("reconsume_times")
+_PREPARED_POSITION = _position("prepared_transaction_offset")
 _HEADER_SIZE = layout.RECORD_HEADER_V4.itemsize
 _MIN_RECORD_SIZE = layout.MIN_RECORD_SIZE
 _SLOT_SIZE = layout.INDEX_SLOT.itemsize
@@ -123,20 +140,21 @@ def put_records(
         if not _is_within(text_start, text_size, len(properties)):
             return row
         prepared = longs[_PREPARED, row]
+        # Two fields of 32 bits at once, or one, whose other half the next one overwrites.
         _put_halves(target, start, size, topic_magics[code])
-        _put_halves(target, start + 8, ints[_BODY_CRC, row], ints[_QUEUE_ID, row])
-        # A number behind one of 32 bits overwrites the half that came with it.
-        _put_halves(target, start + 16, ints[_FLAG, row], 0)
-        _put_long(target, start + 20, longs[_QUEUE_OFFSET, row])
-        _put_long(target, start + 28, physical_offset + start)
-        _put_halves(target, start + 36, ints[_SYS_FLAG, row], 0)
-        _put_long(target, start + 40, longs[_BORN_TIMESTAMP, row])
-        store_word(target, start + 48, hosts[ints[_HOST_CODE, row]])
-        _put_long(target, start + 56, longs[_STORE_TIMESTAMP, row])
-        store_word(target, start + 64, hosts[-1])
-        _put_halves(target, start + 72, ints[_RECONSUME_TIMES, row], 0)
-        _put_long(target, start + 76, prepared)
-        _put_halves(target, start + 80, prepared, body_size)
+        _put_halves(target, start + _BODY_CRC_POSITION, ints[_BODY_CRC, row], ints[_QUEUE_ID, row])
+        _put_halves(target, start + _FLAG_POSITION, ints[_FLAG, row], 0)
+        _put_long(target, start + _QUEUE_OFFSET_POSITION, longs[_QUEUE_OFFSET, row])
+        _put_long(target, start + _PHYSICAL_OFFSET_POSITION, physical_offset + start)
+        _put_halves(target, start + _SYS_FLAG_POSITION, ints[_SYS_FLAG, row], 0)
+        _put_long(target, start + _BORN_TIMESTAMP_POSITION, longs[_BORN_TIMESTAMP, row])
+        store_word(target, start + _BORN_HOST_POSITION, hosts[ints[_HOST_CODE, row]])
+        _put_long(target, start + _STORE_TIMESTAMP_POSITION, longs[_STORE_TIMESTAMP, row])
+        store_word(target, start + _STORE_HOST_POSITION, hosts[-1])
+        _put_halves(target, start + _RECONSUME_TIMES_POSITION, ints[_RECONSUME_TIMES, row], 0)
+        _put_long(target, start + _PREPARED_POSITION, prepared)
+        # The size of the body ends the header: it is put with the half in front of it.
+        _put_halves(target, start + _HEADER_SIZE - 8, prepared, body_size)
         place = start + _HEADER_SIZE
         copy_bytes(bodies, body_start, body_size, target, place)
         place += body_size
