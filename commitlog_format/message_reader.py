@@ -10,6 +10,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,9 @@ BATCH_SIZE = 8 * 1024 * 1024
 _BATCH_UNIT_COLUMNS = UNIT_COLUMNS - {"storeSize", "tagsCode"}
 #: Of a record that was found through a unit these come from the unit.
 _UNIT_BEATS_RECORD = frozenset({"queueOffset", "tagsCode"})
+
+#: Rows of a run: nearly always all of them, and then none is copied to choose them.
+_Rows: TypeAlias = slice | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,23 +247,22 @@ class MessageReader:
 
     def _decode(
         self, decoder: RecordDecoder, run: RecordRun, sizes: NDArray[np.int64] | None = None
-    ) -> Iterator[tuple[NDArray[np.int64], pa.RecordBatch]]:
+    ) -> Iterator[tuple[_Rows, pa.RecordBatch]]:
         """The sound records of a run: their rows in it, and their columns.
 
         In one batch, unless compressed bodies are too much for one.
         """
-        rows = np.arange(len(run.offsets))
         done = 0
         try:
-            for batch in _decode_rows(decoder, run, sizes, rows):
-                yield rows[done : done + batch.num_rows], batch
+            for batch in _decode_rows(decoder, run, sizes, slice(None)):
+                yield slice(done, done + batch.num_rows), batch
                 done += batch.num_rows
             return
         except CorruptRecordError as error:
             if not self.policy.drop_malformed:
                 raise
             self.report.note(error)
-        rest = rows[done:]
+        rest = np.arange(done, len(run.offsets))
         bad = decoder.find_malformed(
             run.window.data, run.window.start, run.offsets[rest],
             sizes=None if sizes is None else sizes[rest],
@@ -367,8 +370,7 @@ class MessageReader:
 
 
 def _decode_rows(
-    decoder: RecordDecoder, run: RecordRun, sizes: NDArray[np.int64] | None,
-    rows: NDArray[np.int64],
+    decoder: RecordDecoder, run: RecordRun, sizes: NDArray[np.int64] | None, rows: _Rows
 ) -> Iterator[pa.RecordBatch]:
     window = run.window
     return decoder.decode_batches(
