@@ -168,7 +168,9 @@ class MessageReader:
 
     def _records(self, units: Units) -> Iterator[tuple[str, pa.RecordBatch, Units]]:
         """The records of units in batches: the file, the columns, and the units they are of."""
-        for part in units.slices(BATCH_ROW_COUNT, BATCH_SIZE):
+        # Where windows must be small, so must be what is made of them.
+        size_max = min(BATCH_SIZE, self.log.limits.window_size // 2)
+        for part in units.slices(BATCH_ROW_COUNT, size_max):
             for run, run_units in self._runs(part):
                 for rows, decoded in self._decode(self._queue_decoder, run, run_units.sizes):
                     yield run.window.path, decoded, run_units.take(rows)

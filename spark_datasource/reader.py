@@ -27,6 +27,7 @@ class RmqlogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The plan; its first partition carries the report."""
+        spare_collector()
         request = parse_request(self.options)
         snapshot = find_snapshot({**(request.field_metadata or {}), **field_metadata(self.schema)})
         if snapshot is None:
@@ -34,13 +35,13 @@ class RmqlogReader(DataSourceReader):
         else:
             stores = open_pinned(request.options, snapshot)
         plan = plan_scan(request, self.schema.fieldNames(), stores, snapshot)
-        spare_collector()
         return list(plan.partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, the same ones whenever it is read."""
         if not isinstance(partition, Partition):
             return
+        spare_collector()
         request = parse_request(self.options)
         reader = piece_reader(request, arrow_schema(self.schema))
         left = partition.row_limit
@@ -55,7 +56,6 @@ class RmqlogReader(DataSourceReader):
                 if left == 0:
                     return
         reader.log_left_out()
-        spare_collector()
 
 
 def piece_reader(request: Request, schema: pa.Schema) -> PieceReader:

@@ -43,13 +43,13 @@ class RmqlogWriter(DataSourceArrowWriter):
             for _ in iterator:  # Spark wants its rows to be taken
                 pass
             return StagedMessage(None)
+        spare_collector()
         context = TaskContext.get()
         assert context is not None
         partition, attempt = context.partitionId(), context.taskAttemptId()
         with StagingWriter(self.plan.staging, partition, attempt) as staging:
             for batch in iterator:
                 staging.add(batch)
-            spare_collector()
             return StagedMessage(staging.finish())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -13,11 +13,13 @@ import pyarrow as pa
 from rmqlog.commitlog_format.limits import MIB, Limits
 
 #: A window and the columns that are made of it take several times its size, all at once.
-_WINDOWS_IN_LIMIT = 32
+_WINDOWS_IN_LIMIT = 64
 #: Options of the C library's allocator, by their numbers in <malloc.h>.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 #: So much freed memory a worker keeps, in pieces of no more than this.
 _KEPT_SIZE, _LARGEST_KEPT_SIZE = 64 * MIB, 16 * MIB
+#: And so much where its address space is bounded.
+_LARGEST_HEAP_SIZE = MIB // 2
 
 
 def fit_to_worker(limits: Limits) -> Limits:
@@ -28,9 +30,13 @@ def fit_to_worker(limits: Limits) -> Limits:
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     if allowed == resource.RLIM_INFINITY:
         if _is_worker():
-            _keep_freed_memory()
+            _set_allocator(_LARGEST_KEPT_SIZE, _KEPT_SIZE)
         return limits
     pa.set_memory_pool(pa.system_memory_pool())
+    if _is_worker():
+        _set_allocator(_LARGEST_HEAP_SIZE, _LARGEST_HEAP_SIZE)
+        # Else each thread reserves 64 MiB for itself.
+        _set_option(_M_ARENA_MAX, 1)
     window_size = max(MIB, allowed // _WINDOWS_IN_LIMIT)
     return replace(limits, window_size=min(limits.window_size, window_size))
 
@@ -41,15 +47,22 @@ def _is_worker() -> bool:
     return main is not None and main.name == "pyspark.daemon"
 
 
-def _keep_freed_memory() -> None:
-    """Let the C library keep what a batch of rows has freed for the next one.
+def _set_allocator(largest_kept_size: int, kept_size: int) -> None:
+    """Say which pieces of memory the C library may keep when they are freed, and how much of it.
 
-    It would give large pieces back at once, and the system clears each page that it hands out.
+    By default it gives large ones back, and the system clears each page that it hands out again:
+    a worker with room keeps them. But it learns to keep larger and larger ones, between which
+    room is lost: one without returns them all.
     """
+    _set_option(_M_MMAP_THRESHOLD, largest_kept_size)
+    _set_option(_M_TRIM_THRESHOLD, kept_size)
+
+
+def _set_option(option: int, value: int) -> None:
+    """Set an option of the C library's allocator, if that is one that has options."""
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
-        set_option(_M_MMAP_THRESHOLD, _LARGEST_KEPT_SIZE)
-        set_option(_M_TRIM_THRESHOLD, _KEPT_SIZE)
+        set_option(option, value)
 
 
 class _Frozen:
@@ -59,7 +72,8 @@ class _Frozen:
 
 
 def spare_collector() -> None:
-    """Tell the collector of garbage that modules stay; to be called when a task is done.
+    """Tell the collector of garbage that modules stay; to be called when a task begins, so that
+    nothing of it stays with them.
 
     Spark's daemon has a worker collect garbage after each task, and that looks at every object
     there is: with all modules loaded it takes longer than many a task. Only where the process
