@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 _JAR = Path("bridge", "rmqlog-bridge.jar")
 _CATALOG_CLASS = "org.rmqlog.spark.RmqlogCatalog"
 _SETTINGS = {
-    # By TCP each small answer of a Python worker waits some 40 ms for an acknowledgement.
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
