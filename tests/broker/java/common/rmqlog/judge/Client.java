@@ -14,6 +14,7 @@ import java.util.UUID;
 import java.util.concurrent.Callable;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -21,12 +22,14 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** A real client of a real broker: each request names the name server and the broker. */
 final class Client {
     private static final int PULL_BATCH = 32;
     private static final long ROUTE_LIMIT_MS = 30_000;
+    private static final long PATIENCE_MS = 30_000;
     /** Clients by name server, role and settings: starting one costs a second. */
     private static final Map<String, Session> SESSIONS = new HashMap<>();
 
@@ -41,19 +44,41 @@ final class Client {
     }
 
     static void register(Map<String, Driver.Command> commands) {
-        commands.put("await-broker", Client::awaitBroker);
-        commands.put("create-topic", Client::createTopic);
-        commands.put("delete-topic", Client::deleteTopic);
-        commands.put("topics", Client::topics);
+        commands.put("await-broker", patient(Client::awaitBroker));
+        commands.put("create-topic", patient(Client::createTopic));
+        commands.put("delete-topic", patient(Client::deleteTopic));
+        commands.put("topics", patient(Client::topics));
         commands.put("send", Client::send);
-        commands.put("pull", Client::pull);
-        commands.put("max-offset", Client::maxOffset);
-        commands.put("query-key", Client::queryKey);
-        commands.put("view", Client::view);
+        commands.put("pull", patient(Client::pull));
+        commands.put("max-offset", patient(Client::maxOffset));
+        commands.put("query-key", patient(Client::queryKey));
+        commands.put("view", patient(Client::view));
         commands.put("send-back", Client::sendBack);
-        commands.put("commit-offset", Client::commitOffset);
+        commands.put("commit-offset", patient(Client::commitOffset));
         commands.put("disconnect", Client::disconnect);
         Transactions.register(commands);
+    }
+
+    /**
+     * A command that asks again when a connection, a route or an answer took too long: clients wait
+     * three to six seconds for those, and a busy machine may need more. Only for what can be
+     * repeated: a message that is sent again is there twice.
+     */
+    private static Driver.Command patient(Driver.Command command) {
+        return request -> {
+            long deadline = System.currentTimeMillis() + PATIENCE_MS;
+            while (true) {
+                try {
+                    return command.run(request);
+                } catch (MQBrokerException | MQClientException | RemotingException failure) {
+                    if (System.currentTimeMillis() > deadline) {
+                        throw failure;
+                    }
+                    failure.printStackTrace();
+                    Thread.sleep(500);
+                }
+            }
+        };
     }
 
     private static Session session(JsonObject request) {
@@ -163,9 +188,14 @@ final class Client {
         return topics;
     }
 
-    /** Sends {@code messages} one by one, or with {@code batch} as one client batch. */
+    /**
+     * Sends {@code messages} one by one, or with {@code batch} as one client batch. What can be
+     * repeated comes first: the producer finds the route and connects by asking for an offset.
+     */
     private static JsonElement send(JsonObject request) throws Exception {
         DefaultMQProducer producer = producer(request);
+        JsonObject first = request.getAsJsonArray("messages").get(0).getAsJsonObject();
+        patient(asked -> new JsonPrimitive(producer.maxOffset(queue(asked, first)))).run(request);
         List<Message> messages = new ArrayList<>();
         List<MessageQueue> queues = new ArrayList<>();
         for (JsonElement element : request.getAsJsonArray("messages")) {
