@@ -28,7 +28,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /** A real client of a real broker: each request names the name server and the broker. */
 final class Client {
     private static final int PULL_BATCH = 32;
-    private static final long ROUTE_LIMIT_MS = 30_000;
+    private static final long ROUTE_LIMIT_MS = 90_000;
     private static final long PATIENCE_MS = 30_000;
     /** Clients by name server, role and settings: starting one costs a second. */
     private static final Map<String, Session> SESSIONS = new HashMap<>();
