@@ -120,7 +120,7 @@ final class Benchmarks {
     /** Everything is dispatched, so shutdown() need not sleep for three seconds. */
     private static void stop(DefaultMessageStore store) {
         Thread.currentThread().interrupt();
-        store.shutdown();
+        Stores.stop(store);
         Thread.interrupted();
     }
 

@@ -74,7 +74,7 @@ final class Stores {
             LINE.holdDelayedMessages(store);
             awaitDispatch(store);
         } catch (Exception failure) {
-            store.shutdown();
+            stop(store);
             throw failure;
         }
         return store;
@@ -84,6 +84,12 @@ final class Stores {
     private static synchronized DefaultMessageStore newStore(Path root, JsonObject settings)
         throws IOException {
         return LINE.newStore(config(root, settings), topicAttributes(root));
+    }
+
+    /** Stops a store in order, and the statistics that were made for it: five threads a store. */
+    static void stop(DefaultMessageStore store) {
+        store.shutdown();
+        store.getBrokerStatsManager().shutdown();
     }
 
     static void awaitDispatch(DefaultMessageStore store) throws InterruptedException {
@@ -128,7 +134,7 @@ final class Stores {
             try {
                 describe(store, request, answer);
             } finally {
-                store.shutdown();
+                stop(store);
             }
         } catch (Exception failure) {
             failure.printStackTrace();
@@ -241,7 +247,7 @@ final class Stores {
             }
             awaitDispatch(store);
         } finally {
-            store.shutdown();
+            stop(store);
         }
         return answers;
     }
