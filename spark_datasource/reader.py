@@ -15,7 +15,7 @@ from rmqlog.spark_datasource.request import Request, parse_request
 from rmqlog.spark_datasource.row_filters import RowFilter
 from rmqlog.spark_datasource.schema import arrow_schema, field_metadata
 from rmqlog.spark_datasource.snapshots import find_snapshot, limits_of, open_new, open_pinned
-from rmqlog.spark_datasource.worker_memory import fit_to_worker, spare_collector
+from rmqlog.spark_datasource.worker_process import begin_task, fit_to_worker
 
 
 class RmqlogReader(DataSourceReader):
@@ -27,7 +27,7 @@ class RmqlogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The plan; its first partition carries the report."""
-        spare_collector()
+        begin_task()
         request = parse_request(self.options)
         snapshot = find_snapshot({**(request.field_metadata or {}), **field_metadata(self.schema)})
         if snapshot is None:
@@ -41,7 +41,7 @@ class RmqlogReader(DataSourceReader):
         """The rows of one partition, the same ones whenever it is read."""
         if not isinstance(partition, Partition):
             return
-        spare_collector()
+        begin_task()
         request = parse_request(self.options)
         reader = piece_reader(request, arrow_schema(self.schema))
         left = partition.row_limit

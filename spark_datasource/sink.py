@@ -10,7 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqlog.spark_datasource.sink_plan import SinkPlan
-from rmqlog.spark_datasource.worker_memory import spare_collector
+from rmqlog.spark_datasource.worker_process import begin_task
 from rmqlog.writer.batch_write import abort_job, commit_job
 from rmqlog.writer.commit import StagedJob
 from rmqlog.writer.posix import Posix
@@ -43,7 +43,7 @@ class RmqlogWriter(DataSourceArrowWriter):
             for _ in iterator:  # Spark wants its rows to be taken
                 pass
             return StagedMessage(None)
-        spare_collector()
+        begin_task()
         context = TaskContext.get()
         assert context is not None
         partition, attempt = context.partitionId(), context.taskAttemptId()

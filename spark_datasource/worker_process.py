@@ -1,10 +1,14 @@
-"""How a worker of Spark treats memory: limits of address space, and the collector of garbage."""
+"""What a process that Spark started for us is to do: with memory, garbage and its connections."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import os
 import resource
+import socket
+import stat
 import sys
 from dataclasses import replace
 
@@ -20,6 +24,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_SIZE, _LARGEST_KEPT_SIZE = 64 * MIB, 16 * MIB
 #: And so much where its address space is bounded.
 _LARGEST_HEAP_SIZE = MIB // 2
+#: Where a process finds its own open files, on Linux and macOS.
+_DESCRIPTORS = "/dev/fd"
+_TCP_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def fit_to_worker(limits: Limits) -> Limits:
@@ -71,16 +78,37 @@ class _Frozen:
     module_count = 0
 
 
-def spare_collector() -> None:
-    """Tell the collector of garbage that modules stay; to be called when a task begins, so that
-    nothing of it stays with them.
+def begin_task() -> None:
+    """To be called when a task begins. It changes workers of Spark and no other process: what
+    others keep and how they send it is not ours to say."""
+    if _is_worker():
+        _spare_collector()
+        _send_at_once()
+
+
+def _spare_collector() -> None:
+    """Tell the collector of garbage that modules stay; nothing of a task must stay with them.
 
     Spark's daemon has a worker collect garbage after each task, and that looks at every object
-    there is: with all modules loaded it takes longer than many a task. Only where the process
-    is such a worker: what others keep, and for how long, is not ours to say.
+    there is: with all modules loaded it takes longer than many a task.
     """
-    if not _is_worker() or len(sys.modules) == _Frozen.module_count:
+    if len(sys.modules) == _Frozen.module_count:
         return
     gc.collect()  # what is garbage now would stay, too
     gc.freeze()
     _Frozen.module_count = len(sys.modules)
+
+
+def _send_at_once() -> None:
+    """Have the system send every answer when it is written.
+
+    Spark leaves that to the system, which keeps a short piece until the one before it was
+    acknowledged. Spark, which waits for the answer, acknowledges 40 ms later.
+    """
+    for name in os.listdir(_DESCRIPTORS):
+        with contextlib.suppress(OSError):  # closed by now: the one that listed them
+            descriptor = int(name)
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as connection:
+                    if connection.family in _TCP_FAMILIES:
+                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
