@@ -43,8 +43,13 @@ from rmqlog.writer import rules
 from rmqlog.writer.appender import Appender, queue_offsets
 from rmqlog.writer.commit_manifest import CommitManifest
 from rmqlog.writer.commit_records import CommitRecords, JobId
-from rmqlog.writer.dispatch import DispatchBatch, Dispatcher, join_batches, units_by_queue
-from rmqlog.writer.index_writer import SlotOrder
+from rmqlog.writer.dispatch import (
+    DispatchBatch,
+    Dispatcher,
+    PlacedEntries,
+    join_batches,
+    units_by_queue,
+)
 from rmqlog.writer.log_files import LogFiles
 from rmqlog.writer.made_ahead import made_ahead
 from rmqlog.writer.placement import CHUNK_SIZE, Placement, physical_offsets, place_records
@@ -59,7 +64,7 @@ _PROGRESS_INTERVAL_S = 5.0
 #: Another thread makes so many pieces of work ready while one is being written.
 _AHEAD = 2
 #: Units are written for so many rows at a time: for each queue a file is opened and closed.
-_UNITS_AT_ONCE = 1 << 15
+_UNITS_AT_ONCE = 1 << 17
 #: Where the store time of a record is, by the bits of its hosts.
 _STORE_TIMESTAMP_POSITIONS = np.zeros(layout.HOSTS_V6_MASK + 1, np.int64)
 for _flags, _position in layout.STORE_TIMESTAMP_POSITIONS.items():
@@ -68,8 +73,6 @@ for _flags, _position in layout.STORE_TIMESTAMP_POSITIONS.items():
 logger = logging.getLogger(__name__)
 
 Step = Callable[[], None]
-#: What the index is to be given of a batch.
-_Indexed = tuple[DispatchBatch, NDArray[np.int64], NDArray[np.int32], SlotOrder | None]
 
 
 @dataclass(frozen=True)
@@ -226,10 +229,10 @@ class BatchCommit:
         """The first half of step 6; behind the gate, so that no entry is ahead of the log."""
         dispatcher = self._target.dispatcher
         with contextlib.closing(made_ahead(self._index_batches(), _AHEAD)) as batches:
-            for batch, rows, hashes, order in batches:
-                dispatcher.dispatch_index(batch, rows, hashes, order)
+            for batch, entries in batches:
+                dispatcher.dispatch_index(batch, entries)
                 dispatcher.note_dispatched(batch)
-                self._progress.release(len(hashes) * layout.INDEX_ENTRY.itemsize)
+                self._progress.release(len(entries.hashes) * layout.INDEX_ENTRY.itemsize)
 
     def note_done(self) -> None:
         """The end of step 6, when index and ``checkpoint`` are on disk.
@@ -293,13 +296,13 @@ class BatchCommit:
         batch = join_batches(batches)
         return partial(self._target.dispatcher.dispatch_queues, batch, units_by_queue(batch))
 
-    def _index_batches(self) -> Iterator[_Indexed]:
+    def _index_batches(self) -> Iterator[tuple[DispatchBatch, PlacedEntries]]:
         """All batches once more, with their index entries."""
         for assigned in self._batches():
             batch = self._dispatch_batch(assigned)
             hashes = assigned.staged.hashes
             rows = np.repeat(np.arange(len(batch)), assigned.staged.rows["hash_count"])
-            yield batch, rows, hashes, self._target.dispatcher.slot_order(hashes)
+            yield batch, self._target.dispatcher.place_entries(batch, rows, hashes)
 
     def _complete(self, run: _Run) -> NDArray[np.uint8]:
         """The records of a run with everything that was open filled in."""

@@ -70,6 +70,26 @@ class DispatchBatch:
         return int(self.physical_offset[-1] + self.size[-1])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedEntries:
+    """Index entries of a batch, in the broker's order: the row and the hash of each, and where
+    and when its record was stored."""
+
+    rows: NDArray[np.int64]
+    hashes: NDArray[np.int32]
+    physical_offset: NDArray[np.int64]
+    store_timestamp: NDArray[np.int64]
+    order: SlotOrder | None
+
+    def of_rows(self, keep: NDArray[np.bool_]) -> PlacedEntries:
+        """The entries of some rows of the batch."""
+        kept = keep[self.rows]
+        return PlacedEntries(
+            self.rows[kept], self.hashes[kept], self.physical_offset[kept],
+            self.store_timestamp[kept], None,
+        )
+
+
 def join_batches(batches: Sequence[DispatchBatch]) -> DispatchBatch:
     """Batches that follow one another in the log as one."""
     if len(batches) == 1:
@@ -154,7 +174,8 @@ class Dispatcher:
             return
         self.dispatch_queues(batch)
         if self.index is not None:  # the hashes cost something
-            self.dispatch_index(batch, *index_entries(batch, index_tags=self.index_tags))
+            entries = index_entries(batch, index_tags=self.index_tags)
+            self.dispatch_index(batch, self.place_entries(batch, *entries))
         self.note_dispatched(batch)
 
     def note_dispatched(self, batch: DispatchBatch) -> None:
@@ -189,35 +210,33 @@ class Dispatcher:
         for key, (rows, offsets) in further.items():
             self.queues.queue(key).append(_some(units, rows), offsets)
 
-    def dispatch_index(
-        self,
-        batch: DispatchBatch,
-        rows: NDArray[np.int64],
-        hashes: NDArray[np.int32],
-        order: SlotOrder | None = None,
-    ) -> None:
-        """The half that concerns the index, given its entries (:func:`index_entries`) and,
-        where the caller has it already, their order (:meth:`slot_order`)."""
+    def dispatch_index(self, batch: DispatchBatch, entries: PlacedEntries) -> None:
+        """The half that concerns the index."""
         index = self.index
         if index is None:
             return
         index.begin_record()
         keep = _is_indexed(batch, index.end_physical_offset)
         if not keep.all():
-            entry_kept = keep[rows]
-            rows, hashes, order = rows[entry_kept], hashes[entry_kept], None
-        index.put(hashes, batch.physical_offset[rows], batch.store_timestamp[rows], order)
+            entries = entries.of_rows(keep)
+        index.put(
+            entries.hashes, entries.physical_offset, entries.store_timestamp, entries.order
+        )
         # Any record behind the last entry would have asked for a file with room.
-        if not len(rows) or rows[-1] < len(batch) - 1:
+        if not len(entries.rows) or entries.rows[-1] < len(batch) - 1:
             index.begin_record()
 
-
-    def slot_order(self, hashes: NDArray[np.int32]) -> SlotOrder | None:
-        """The order that index entries are chained in, unless a compiled loop needs none; any
-        thread may ask for it."""
-        if self.index is None or not len(hashes) or kernels(len(hashes)) is not None:
-            return None
-        return SlotOrder.of(hashes, self.index.slot_count)
+    def place_entries(
+        self, batch: DispatchBatch, rows: NDArray[np.int64], hashes: NDArray[np.int32]
+    ) -> PlacedEntries:
+        """All that the index wants to know of entries (:func:`index_entries`), and the order
+        that it chains them in, unless a compiled loop needs none; any thread may ask for it."""
+        order = None
+        if self.index is not None and len(hashes) and kernels(len(hashes)) is None:
+            order = SlotOrder.of(hashes, self.index.slot_count)
+        return PlacedEntries(
+            rows, hashes, batch.physical_offset[rows], batch.store_timestamp[rows], order
+        )
 
 
 def _is_indexed(batch: DispatchBatch, indexed_to: int) -> NDArray[np.bool_]:

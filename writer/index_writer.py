@@ -262,6 +262,12 @@ class IndexFileWriter:
 def _seconds_after(begin_ms: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     if begin_ms <= 0:
         return np.zeros(len(timestamps), np.int64)
+    if (timestamps == timestamps[:1]).all():  # those of a batch mostly are, and divisions are slow
+        return np.repeat(_seconds_after_each(begin_ms, timestamps[:1]), len(timestamps))
+    return _seconds_after_each(begin_ms, timestamps)
+
+
+def _seconds_after_each(begin_ms: int, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     diffs = (timestamps - begin_ms) // 1000
     np.maximum(diffs, 0, out=diffs)
     return np.minimum(diffs, _TIME_DIFF_MAX, out=diffs)
