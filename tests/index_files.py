@@ -9,6 +9,9 @@ import numpy as np
 
 from rmqlog.commitlog_format.hashing import index_hash
 from rmqlog.commitlog_format.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
+from rmqlog.writer.index_writer import IndexFileWriter
+from rmqlog.writer.posix import Posix
+from rmqlog.writer.segments import FileSet
 
 
 @dataclass
@@ -67,3 +70,15 @@ class IndexFileModel:
         path = directory / name
         path.write_bytes(self.content())
         return str(path)
+
+
+def open_with_wild_slot(folder: Path, slot_count: int, entry_limit: int) -> IndexFileWriter:
+    """The writer of an empty index file, named 1, whose first slot points outside of it."""
+    path = folder / "1"
+    IndexFileWriter.create(FileSet(Posix(), str(folder)), str(path), slot_count, entry_limit, None)
+    with path.open("r+b") as file:
+        file.seek(INDEX_HEADER.itemsize)
+        file.write(np.array(entry_limit + 1, INDEX_SLOT).tobytes())
+    return IndexFileWriter.open(
+        FileSet(Posix(), str(folder)), str(path), slot_count, entry_limit
+    )

@@ -237,7 +237,7 @@ def test_a_planted_machine_name_is_caught(text: str) -> None:
     assert list(rules.names_no_machine(text))
 
 
-@pytest.mark.parametrize("text", ["/data/store", "${HOME}/store", "a/work/b", "/usr/bin/env"])
+@pytest.mark.parametrize("text", ["/data/store", "${HOME}/store", "home/store", "/usr/bin/env"])
 def test_a_general_path_is_not_a_machine_name(text: str) -> None:
     assert not list(rules.names_no_machine(text))
 

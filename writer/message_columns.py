@@ -219,7 +219,7 @@ class _Columns:
             return column
         try:
             return column.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowException as error:
             raise InvalidNameError(
                 f"column {name} cannot be written: {error}", found=column.type, expected=kind
             ) from error

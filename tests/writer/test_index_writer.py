@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from index_files import open_with_wild_slot
 
 from rmqlog.commitlog_format.errors import CorruptIndexError
 from rmqlog.commitlog_format.hashing import index_hash
@@ -131,12 +132,7 @@ def test_entries_put_in_any_batches_equal_those_put_one_by_one(
 
 
 def test_a_slot_that_points_outside_of_the_entries_counts_as_empty(tmp_path: Path) -> None:
-    files = FileSet(Posix(), str(tmp_path))
-    IndexFileWriter.create(files, f"{tmp_path}/1", 4, 16, None)
-    content = bytearray((tmp_path / "1").read_bytes())
-    content[40:44] = (9).to_bytes(4, "big")
-    (tmp_path / "1").write_bytes(content)
-    file = IndexFileWriter.open(FileSet(Posix(), str(tmp_path)), f"{tmp_path}/1", 4, 16)
+    file = open_with_wild_slot(tmp_path, 4, 16)
 
     put(file, [(4, 100, 1000), (8, 200, 1000)])
 

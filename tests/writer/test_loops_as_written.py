@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from index_files import open_with_wild_slot
 from small_stores import SMALL, START_MS, Clock, batch, files_below
 from staged_jobs import stage
 
 from rmqlog.commitlog_format import compiled
 from rmqlog.commitlog_format.errors import CommitFailedError
 from rmqlog.writer.batch_write import commit_job
-from rmqlog.writer.index_writer import IndexFileWriter
-from rmqlog.writer.posix import Posix
-from rmqlog.writer.segments import FileSet
 
 FOLDERS = ("commitlog", "consumequeue", "index")
 
@@ -37,12 +35,7 @@ def written(path: Path, other_host: str) -> list[bytes]:
 def indexed(path: Path, key_hashes: list[int]) -> bytes:
     """An index file whose first slot leads nowhere, with entries put in two batches."""
     path.mkdir()
-    files = FileSet(Posix(), str(path))
-    IndexFileWriter.create(files, f"{path}/1", 4, 64, None)
-    content = bytearray((path / "1").read_bytes())
-    content[40:44] = (9).to_bytes(4, "big")
-    (path / "1").write_bytes(content)
-    file = IndexFileWriter.open(FileSet(Posix(), str(path)), f"{path}/1", 4, 64)
+    file = open_with_wild_slot(path, 4, 64)
     for part in (key_hashes[:5], key_hashes[5:]):
         offsets = np.arange(len(part), dtype=np.int64) * 2**33
         file.put(np.array(part, np.int32), offsets, np.full(len(part), START_MS, np.int64))

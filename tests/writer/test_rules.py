@@ -143,6 +143,31 @@ def test_an_unknown_column_is_refused_and_columns_that_the_store_assigns_are_not
     assert result.queue_offset.tolist() == [0]
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("flag", pa.array(["seven"])),
+        ("queueId", pa.array([2**40])),
+        ("keys", pa.array([{"order": 1}])),
+        ("bornTimestamp", pa.array([[1]])),
+        ("body", pa.array([1.5])),
+    ],
+    ids=["text", "too large", "a struct", "a list", "a float"],
+)
+def test_a_column_that_cannot_be_what_it_must_be_is_named(
+    tmp_path: Path, name: str, values: pa.Array
+) -> None:
+    columns = batch(1)
+    arrays = dict(zip(columns.schema.names, columns.columns, strict=True)) | {name: values}
+
+    with open_writer(tmp_path) as writer:
+        with pytest.raises(InvalidNameError, match=f"column {name} cannot be written") as raised:
+            writer.append(pa.RecordBatch.from_pydict(arrays))
+
+        assert str(values.type) in str(raised.value)
+        assert writer.append(columns).queue_offset.tolist() == [0]
+
+
 def test_a_rule_violation_survives_pickling() -> None:
     error = RuleViolationError(rules.RULE_QUEUE_ID, 7, -3, "0 or more")
 
