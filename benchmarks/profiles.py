@@ -17,11 +17,14 @@ from typing import Any
 
 from benchmarks import format_cases
 from benchmarks.messages import BATCH_COUNT, TOPIC, message_batch, write_store
+from benchmarks.spark_write_cases import stage
 from benchmarks.workspace import Workspace
 from rmqlog import commitlog_format
 from rmqlog.commitlog_format.lookup import TopicKeys
 from rmqlog.commitlog_format.store import Store
+from rmqlog.writer.batch_write import commit_job
 from rmqlog.writer.rebuild import rebuild
+from rmqlog.writer.settings import StoreSettings
 from rmqlog.writer.store_writer import StoreWriter
 
 _COUNT = 200_000
@@ -75,7 +78,14 @@ def rebuild_store(workspace: Workspace) -> Work:
     return lambda: rebuild(path)
 
 
-CASES = (decode, tag_filter, key_lookup, append, rebuild_store)
+def commit(workspace: Workspace) -> Work:
+    """Commit what tasks of Spark have staged (the thread that writes; another one reads)"""
+    paths = [workspace.fresh(f"commit-{number}") for number in range(2)]
+    staged = [(str(path), stage(workspace, path, _COUNT)) for path in paths]
+    return lambda: commit_job(*staged.pop(), StoreSettings())
+
+
+CASES = (decode, tag_filter, key_lookup, append, rebuild_store, commit)
 
 
 def _store(workspace: Workspace) -> Path:

@@ -132,7 +132,7 @@ def _growth(workspace: Workspace) -> Pair:
 # --- the commit alone -----------------------------------------------------------------------
 
 
-def _stage(workspace: Workspace, path: Path, count: int) -> StagedJob:
+def stage(workspace: Workspace, path: Path, count: int) -> StagedJob:
     """What the tasks of a job leave."""
     plan = StagingPlan(str(path), "job", StoreSettings(), topic=TOPIC)
     plan.make_folder(Posix())
@@ -153,7 +153,7 @@ def _commit(workspace: Workspace) -> Pair:
     def ours() -> float:
         nonlocal size
         path = workspace.fresh("commit")
-        staged = _stage(workspace, path, count)
+        staged = stage(workspace, path, count)
         size = staged.records_size
         return seconds(lambda: commit_job(str(path), staged, StoreSettings()))
 
@@ -177,7 +177,7 @@ def _memory(workspace: Workspace) -> Pair:
 
     def peak(count: int) -> float:
         path = workspace.fresh("commit-memory")
-        staged = _stage(workspace, path, count)
+        staged = stage(workspace, path, count)
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             peaks[count] = pool.apply(_peak_of_commit, (str(path), staged))
         shutil.rmtree(path)
