@@ -54,6 +54,7 @@ class RmqlogWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit what the attempts that count have staged, in the order of the partitions."""
+        begin_task()
         staging = self.plan.staging
         commit_job(
             staging.store_path, self.staged_job(messages), staging.settings,

@@ -34,18 +34,18 @@ def fit_to_worker(limits: Limits) -> Limits:
 
     Arrow's own allocator reserves far more of it than it uses; the system's does not.
     """
-    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if allowed == resource.RLIM_INFINITY:
-        if _is_worker():
-            _set_allocator(_LARGEST_KEPT_SIZE, _KEPT_SIZE)
+    allowed = _address_space()
+    if allowed is None:
         return limits
     pa.set_memory_pool(pa.system_memory_pool())
-    if _is_worker():
-        _set_allocator(_LARGEST_HEAP_SIZE, _LARGEST_HEAP_SIZE)
-        # Else each thread reserves 64 MiB for itself.
-        _set_option(_M_ARENA_MAX, 1)
     window_size = max(MIB, allowed // _WINDOWS_IN_LIMIT)
     return replace(limits, window_size=min(limits.window_size, window_size))
+
+
+def _address_space() -> int | None:
+    """How much memory this process may map; ``None`` if nothing bounds it."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if allowed == resource.RLIM_INFINITY else allowed
 
 
 def _is_worker() -> bool:
@@ -54,15 +54,21 @@ def _is_worker() -> bool:
     return main is not None and main.name == "pyspark.daemon"
 
 
-def _set_allocator(largest_kept_size: int, kept_size: int) -> None:
+def _set_allocator() -> None:
     """Say which pieces of memory the C library may keep when they are freed, and how much of it.
 
     By default it gives large ones back, and the system clears each page that it hands out again:
     a worker with room keeps them. But it learns to keep larger and larger ones, between which
     room is lost: one without returns them all.
     """
-    _set_option(_M_MMAP_THRESHOLD, largest_kept_size)
-    _set_option(_M_TRIM_THRESHOLD, kept_size)
+    if _address_space() is None:
+        _set_option(_M_MMAP_THRESHOLD, _LARGEST_KEPT_SIZE)
+        _set_option(_M_TRIM_THRESHOLD, _KEPT_SIZE)
+    else:
+        _set_option(_M_MMAP_THRESHOLD, _LARGEST_HEAP_SIZE)
+        _set_option(_M_TRIM_THRESHOLD, _LARGEST_HEAP_SIZE)
+        # Else each thread reserves 64 MiB for itself.
+        _set_option(_M_ARENA_MAX, 1)
 
 
 def _set_option(option: int, value: int) -> None:
@@ -82,6 +88,7 @@ def begin_task() -> None:
     """To be called when a task begins. It changes workers of Spark and no other process: what
     others keep and how they send it is not ours to say."""
     if _is_worker():
+        _set_allocator()
         _spare_collector()
         _send_at_once()
 
