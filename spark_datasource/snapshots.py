@@ -75,7 +75,7 @@ def open_new(options: Options) -> tuple[list[Store], Snapshot]:
             "storePathCommitLog names the log of one store", found=f"{len(stores)} stores"
         )
     if options["versionAsOf"] is not None:
-        stores = [_as_of(store, options) for store in stores]
+        stores = [_as_of(store, options, len(stores)) for store in stores]
     groups = {
         text.removeprefix(GROUP_PREFIX)
         for text in (options["startingOffsets"], options["endingOffsets"])
@@ -119,7 +119,7 @@ def _store_arguments(options: Options) -> dict[str, Any]:
     }
 
 
-def _as_of(store: Store, options: Options) -> Store:
+def _as_of(store: Store, options: Options, store_count: int) -> Store:
     """The store with its end pinned to a physical offset that the log reaches."""
     version = options["versionAsOf"]
     if isinstance(version, dict):
@@ -129,7 +129,7 @@ def _as_of(store: Store, options: Options) -> Store:
                 found=", ".join(version), expected=store.broker_name,
             )
         end = version[store.broker_name]
-    elif len(options.paths) > 1:
+    elif store_count > 1:
         raise InvalidSettingError(
             "one physical offset for several stores", found=version,
             expected='JSON such as {"broker-a": 1024, "broker-b": 2048}',

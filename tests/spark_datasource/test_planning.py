@@ -315,6 +315,18 @@ def test_a_version_is_the_store_as_it_was(store: Path, rows: list[dict[str, Any]
         InProcessScan(store, {"versionAsOf": 10**12}).rows()
 
 
+def test_one_version_of_several_stores_is_refused_however_they_are_named(
+    store: Path, tmp_path: Path
+) -> None:
+    for name in ("broker-a", "broker-b"):
+        copytree(store, tmp_path / name / "store")
+    for path in (f"{tmp_path}/*/store", [tmp_path / "broker-a/store", tmp_path / "broker-b/store"]):
+        with pytest.raises(InvalidSettingError, match="one physical offset for several stores"):
+            InProcessScan(path, {"versionAsOf": 0}).rows()
+        version = json.dumps({"broker-a": 0, "broker-b": 100})
+        assert InProcessScan(path, {"versionAsOf": version}).rows() == []
+
+
 def test_records_that_are_not_dispatched_yet_are_rows(store: Path, tmp_path: Path) -> None:
     copy = tmp_path / "store-a"
     copytree(store, copy)
