@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any
 
 from rmqlog.commitlog_format.errors import (
     InvalidSettingError,
@@ -14,12 +14,9 @@ from rmqlog.commitlog_format.errors import (
 )
 from rmqlog.commitlog_format.queue_view import QueueView
 from rmqlog.commitlog_format.store import Store
-from rmqlog.spark_datasource.options import GROUP_PREFIX, Options
+from rmqlog.commitlog_format.store_files import QueueKey
+from rmqlog.spark_datasource.options import EARLIEST, GROUP_PREFIX, LATEST, Options
 from rmqlog.spark_datasource.topics import table_topics
-
-#: Kafka's words for the two ends of a queue in JSON.
-LATEST: Final = -1
-EARLIEST: Final = -2
 
 #: Topic → queue → offset.
 QueueOffsets = dict[str, dict[str, int]]
@@ -73,9 +70,10 @@ class OffsetBounds:
 
 
 def check_offset_names(stores: Sequence[Store], options: Options) -> None:
-    """Raise if offsets in JSON name a broker or a topic that is not there: a name mistyped.
+    """Raise if offsets in JSON name a broker, topic or queue that is not there: mistyped.
 
-    Of topics that were deleted since, ``failOnDataLoss=false`` says that they may be missing.
+    Of topics that were deleted since, ``failOnDataLoss=false`` says that they may be missing. A
+    queue that has had no message yet has no files, and its offsets are 0.
     """
     for option in ("startingOffsets", "endingOffsets"):
         given = options[option]
@@ -90,6 +88,10 @@ def check_offset_names(stores: Sequence[Store], options: Options) -> None:
                 )
             if options["failOnDataLoss"]:
                 _check_topics(stores, option, by_topic)
+                _check_queues(
+                    [store for store in stores if broker_name in ("", store.broker_name)],
+                    option, by_topic,
+                )
 
 
 def _check_topics(stores: Sequence[Store], option: str, by_topic: dict[str, Any]) -> None:
@@ -102,6 +104,22 @@ def _check_topics(stores: Sequence[Store], option: str, by_topic: dict[str, Any]
                 ", ".join(store.path for store in stores), found=repr(topic),
                 expected=" or ".join(map(repr, near)) if near else None,
             )
+
+
+def _check_queues(
+    stores: Sequence[Store], option: str, by_topic: dict[str, dict[str, int]]
+) -> None:
+    for topic, by_queue in by_topic.items():
+        for queue_id, offset in by_queue.items():
+            key = QueueKey(topic, int(queue_id))
+            if offset > 0 and not any(
+                key in store.files.queues or key in store.tail for store in stores
+            ):
+                raise TopicNotFoundError(
+                    f"{option} name a queue that is not there; set failOnDataLoss=false to read "
+                    f"what is", ", ".join(store.path for store in stores),
+                    found=f"{topic!r} queue {queue_id}",
+                )
 
 
 def group_offsets(stores: Sequence[Store], group: str) -> dict[str, QueueOffsets]:
@@ -149,22 +167,10 @@ def _lookup(given: dict[str, Any], broker_name: str, view: QueueView, default: i
     by_topic = given
     if _has_brokers(given):
         by_topic = given.get(broker_name, {})
-    offset = by_topic.get(view.topic, {}).get(str(view.queue_id), default)
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
-        raise InvalidSettingError(
-            "malformed offsets", found=offset,
-            expected='whole numbers, as in {"orders": {"0": 100}}',
-        )
+    offset: int = by_topic.get(view.topic, {}).get(str(view.queue_id), default)
     return offset
 
 
 def _has_brokers(given: dict[str, Any]) -> bool:
     """Whether the offsets are one level deeper, by broker."""
-    for value in given.values():
-        if not isinstance(value, dict):
-            raise InvalidSettingError(
-                "malformed offsets", found=value, expected='JSON such as {"orders": {"0": 100}}'
-            )
-        for inner in value.values():
-            return isinstance(inner, dict)
-    return False
+    return any(isinstance(inner, dict) for value in given.values() for inner in value.values())

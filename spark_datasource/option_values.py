@@ -58,10 +58,12 @@ def read_count(text: str) -> int:
     return int(text)
 
 
-def _with_unit(units: Mapping[str, int], expected: str) -> Callable[[str], int]:
+def _with_unit(
+    units: Mapping[str, int], expected: str, least: int = 0
+) -> Callable[[str], int]:
     def parse(text: str) -> int:
         match = _NUMBER_AND_UNIT.fullmatch(text.strip())
-        if match is None or match.group(2).lower() not in units:
+        if match is None or match.group(2).lower() not in units or int(match.group(1)) < least:
             raise ValueError(expected)
         return int(match.group(1)) * units[match.group(2).lower()]
 
@@ -69,6 +71,8 @@ def _with_unit(units: Mapping[str, int], expected: str) -> Callable[[str], int]:
 
 
 read_size = _with_unit(_SIZE_UNITS, "bytes, such as 1048576, 64m or 1g")
+#: A limit of no bytes would leave nothing to be read.
+read_limit = _with_unit(_SIZE_UNITS, "bytes, at least 1, such as 1048576, 64m or 1g", least=1)
 read_duration = _with_unit(_TIME_UNITS, "seconds, or a number with ms, s, m, h or d")
 
 

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
+from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.columns import MESSAGE_COLUMNS
-from rmqlog.commitlog_format.errors import InvalidSettingError
+from rmqlog.commitlog_format.errors import InvalidNameError, InvalidSettingError
+from rmqlog.commitlog_format.tags import TagFilter
 from rmqlog.spark_datasource.option_values import (
     BRIDGE_PREFIX,
     Option,
@@ -24,8 +26,8 @@ from rmqlog.spark_datasource.option_values import (
     read_count,
     read_duration,
     read_json,
+    read_limit,
     read_names,
-    read_size,
     read_text,
     read_timestamp,
 )
@@ -63,9 +65,37 @@ def _offsets(text: str) -> str | dict[str, Any]:
         return text.lower()
     if text.startswith(GROUP_PREFIX) and len(text) > len(GROUP_PREFIX):
         return text
-    return read_json(
-        text, 'earliest, latest, group:<consumer group> or JSON such as {"orders": {"0": 100}}'
+    expected = 'earliest, latest, group:<consumer group> or JSON such as {"orders": {"0": 100}}'
+    found = read_json(text, expected)
+    if not (_is_by_topic(found) or all(map(_is_by_topic, found.values()))):
+        raise ValueError(expected)
+    return found
+
+
+def _is_by_topic(found: object) -> bool:
+    """Whether a value is offsets by topic and queue; else they may be by broker besides."""
+    return isinstance(found, dict) and all(map(_is_by_queue, found.values()))
+
+
+def _is_by_queue(found: object) -> bool:
+    return isinstance(found, dict) and all(
+        _QUEUE_ID.fullmatch(name) and type(offset) is int and offset >= EARLIEST
+        for name, offset in found.items()
     )
+
+
+def _tags(text: str) -> str:
+    try:
+        TagFilter.parse(read_text(text), "")
+    except InvalidNameError:
+        raise ValueError("tags such as A || B") from None
+    return text
+
+
+def _key(text: str) -> str:
+    if layout.KEY_SEPARATOR in read_text(text):
+        raise ValueError("one key: a space separates the keys of a message")
+    return text
 
 
 def _offset(value: object) -> int:
@@ -77,7 +107,11 @@ def _offset(value: object) -> int:
 #: The column that ``explodeKeys`` adds.
 KEY_COLUMN: Final = "key"
 GROUP_PREFIX: Final = "group:"
+#: Kafka's words for the two ends of a queue in JSON.
+LATEST: Final = -1
+EARLIEST: Final = -2
 METADATA_TABLES: Final = ("topics", "queues", "groups", "files")
+_QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 READ_OPTIONS: tuple[Option, ...] = (
     Option("path", "path", "", "the store's directory; `load()` sets it. A glob is a cluster",
@@ -113,8 +147,8 @@ READ_OPTIONS: tuple[Option, ...] = (
     Option("versionAsOf", "physical offset", "",
            "the store as it was when its log ended there (several stores: JSON by broker name)",
            _version),
-    Option("tags", "tags", "", "only messages with one of the tags: `A || B`", read_text),
-    Option("key", "key", "", "only messages with this token among their KEYS", read_text),
+    Option("tags", "tags", "", "only messages with one of the tags: `A || B`", _tags),
+    Option("key", "key", "", "only messages with this token among their KEYS", _key),
     Option("explodeKeys", "boolean", "false",
            "a column `key` and a row for each distinct token of KEYS", read_boolean),
     Option("tailMessages", "count", "", "only the last so many messages of each queue", read_count),
@@ -130,7 +164,7 @@ READ_OPTIONS: tuple[Option, ...] = (
     Option("maxRecordsPerPartition", "count", "", "at most so many messages in a partition",
            read_count),
     Option("maxPartitionBytes", "size", "128m", "at most about so many bytes in a partition",
-           read_size),
+           read_limit),
     Option("failOnDataLoss", "boolean", "true",
            "fail when messages expired that the query should see; false skips and counts them",
            read_boolean),
@@ -148,9 +182,9 @@ READ_OPTIONS: tuple[Option, ...] = (
            read_count),
     Option("pushdown", "boolean", "true",
            "use filters, limits and counts for planning; false reads everything", read_boolean),
-    Option("maxRecordSize", "size", "128m", "a record larger than this is damage", read_size),
+    Option("maxRecordSize", "size", "128m", "a record larger than this is damage", read_limit),
     Option("maxDecompressedSize", "size", "64m",
-           "a compressed body that grows beyond this is damage", read_size),
+           "a compressed body that grows beyond this is damage", read_limit),
 )
 
 

@@ -118,7 +118,7 @@ def _finish(
     options = request.options
     sizes = PartitionSizes(
         options["minPartitions"], options["maxRecordsPerPartition"],
-        max(1, options["maxPartitionBytes"]), os.cpu_count() or 1,
+        options["maxPartitionBytes"], os.cpu_count() or 1,
     )
     # An empty plan keeps one empty partition, to carry the report.
     parts = divide(pieces, sizes) or [()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,11 +43,27 @@ def test_an_unknown_option_names_the_nearest(given: str, near: str) -> None:
     ("startingOffsets", "first"), ("startingOffsets", "group:"), ("startingOffsets", "[1]"),
     ("versionAsOf", "-1"), ("versionAsOf", '{"a": "b"}'), ("topicsPattern", "("),
     ("columns", "topic,topic"), ("columns", "tpic"), ("metadata", "secrets"), ("topic", ""),
-    ("topics", "a,,b"), ("bodyFormat", "avro"),
+    ("topics", "a,,b"), ("bodyFormat", "avro"), ("tags", " || "), ("key", "order-1 alt-1"),
+    ("maxPartitionBytes", "0"), ("maxRecordSize", "0k"), ("maxDecompressedSize", "0"),
+    *(("endingOffsets", json.dumps(offsets)) for offsets in (
+        {"orders": 5}, {"orders": {"0": "a"}}, {"orders": {"0": 1.5}}, {"orders": {"0": True}},
+        {"orders": {"0": -3}}, {"orders": {"zero": 1}}, {"orders": {"01": 1}},
+        {"orders": {"0": 1}, "broker-a": {"orders": {"0": 1}}},
+        {"broker-a": {"orders": {"0": 1}}, "broker-b": 7},
+        {"broker-a": {"orders": {"0": {"1": 1}}}},
+    )),
 ])
 def test_a_malformed_option_is_refused_by_name(name: str, text: str) -> None:
     with pytest.raises(InvalidSettingError, match=f"malformed option {name}"):
         Options({name: text})
+
+
+@pytest.mark.parametrize("offsets", [
+    {}, {"orders": {}}, {"orders": {"0": -2, "10": -1}, "paid": {"3": 7}},
+    {"broker-a": {}, "broker-b": {"orders": {"0": 1}}},
+])
+def test_offsets_may_be_by_topic_or_by_broker(offsets: dict[str, Any]) -> None:
+    assert Options({"startingOffsets": json.dumps(offsets)})["startingOffsets"] == offsets
 
 
 @pytest.mark.parametrize(("text", "milliseconds"), [

@@ -440,6 +440,20 @@ def test_offsets_of_a_topic_or_broker_that_is_not_there_are_refused(store: Path,
         assert InProcessScan(store, {"topic": "orders", **_offsets(**{name: known})}).rows()
 
 
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+def test_offsets_of_a_queue_that_is_not_there_are_refused_unless_it_may_be_new(
+    store: Path, name: str
+) -> None:
+    for mistyped in ({"orders": {"11": 5}}, {"store-a": {"orders": {"0": 5, "11": 5}}}):
+        given = _offsets(**{name: mistyped})
+        with pytest.raises(TopicNotFoundError, match=f"{name} name a queue.*'orders' queue 11"):
+            RmqlogDataSource({"path": str(store), **given}).schema()
+        assert InProcessScan(store, {**given, "failOnDataLoss": "false"}).rows()
+    for offset in (-2, -1, 0):
+        assert InProcessScan(store, _offsets(**{name: {"orders": {"11": offset}}})).rows()
+
+
+
 def test_the_catalog_has_no_table_for_a_name_that_is_none(store: Path) -> None:
     question = {"path": str(store), "__rmqlog.bridge": "1", "__rmqlog.catalog": "table"}
     assert RmqlogDataSource({**question, "metadata": "nope"}).schema().fieldNames() == []
