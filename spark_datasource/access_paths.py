@@ -6,7 +6,7 @@ the snapshot's bounds; whatever a path cannot decide is left to Spark and to the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rmqlog.commitlog_format import layout
@@ -41,6 +41,8 @@ _MESSAGES_PER_HIT = 50
 _SEEK_COUNT_MAX = 1_000
 _SEARCH_COUNT_MAX = 16
 _MICROSECONDS = 1000
+#: Bytes of a value in an answer that is not made of messages, about.
+_VALUE_SIZE = 16
 
 
 @dataclass(slots=True)
@@ -64,6 +66,11 @@ class Findings:
     def note_path(self, name: str) -> None:
         """Count one queue, or one segment, that is read by a path."""
         self.paths[name] = self.paths.get(name, 0) + 1
+
+    def note_answer(self, rows: Sequence[Sequence[object]]) -> None:
+        """Count rows that planning found by itself."""
+        self.rows += len(rows)
+        self.size += sum(map(len, rows)) * _VALUE_SIZE
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from rmqlog.commitlog_format.errors import InvalidSettingError
 from rmqlog.commitlog_format.store import Store
+from rmqlog.spark_datasource.metadata_tables import table_types
 from rmqlog.spark_datasource.offsets import OffsetBounds
 from rmqlog.spark_datasource.options import Options
 from rmqlog.spark_datasource.planning import plan_scan
 from rmqlog.spark_datasource.request import Request
-from rmqlog.spark_datasource.schema import message_types
 from rmqlog.spark_datasource.snapshots import SNAPSHOT_KEY, Snapshot, open_pinned
 from rmqlog.spark_datasource.topics import select_topics
 
@@ -102,9 +102,7 @@ def _plan_without_bridge(snapshot: Snapshot) -> Mapping[str, Any]:
     """The report on a scan without any pushdown, which is what there is without the jar."""
     options = Options(snapshot.options)
     stores = open_pinned(options, snapshot)
-    report = plan_scan(
-        Request(options), list(message_types(options)), stores, snapshot
-    ).report
+    report = plan_scan(Request(options), list(table_types(options)), stores, snapshot).report
     return {
         "description": report.description + " (without the bridge: only options prune)",
         "details": report.details, "metrics": report.metrics, "rows": report.rows,

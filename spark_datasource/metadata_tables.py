@@ -21,6 +21,7 @@ from rmqlog.commitlog_format.queue_view import QueueView
 from rmqlog.commitlog_format.store import Store
 from rmqlog.commitlog_format.usage import stored_at, topic_usages
 from rmqlog.spark_datasource.options import Options
+from rmqlog.spark_datasource.schema import message_types
 from rmqlog.spark_datasource.topics import select_topics
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -51,6 +52,12 @@ METADATA_TYPES: dict[str, dict[str, DataType]] = {
         "coverageStart": LongType(), "coverageEnd": LongType(),
     },
 }
+
+
+def table_types(options: Options) -> dict[str, DataType]:
+    """The columns of the table that the options mean, of messages or of metadata."""
+    name = options["metadata"]
+    return METADATA_TYPES[name] if name is not None else message_types(options)
 
 
 def metadata_rows(
@@ -90,7 +97,7 @@ def _groups(store: Store, options: Options) -> Iterator[Row]:
     """Lag as a count, and as the age of the oldest unconsumed message behind the newest one."""
     selection = select_topics(store, options)
     for found in group_lags(store):
-        if options.topics is None or selection.includes(found.topic):
+        if not _are_chosen(options) or selection.includes(found.topic):
             yield (
                 store.broker_name, found.group, found.topic, found.queue_id,
                 found.consumer_offset, found.max_offset, found.lag,
@@ -130,10 +137,13 @@ _TABLES: dict[str, Callable[[Store, Options], Iterator[Row]]] = {
 def _selected_views(store: Store, options: Options) -> Iterator[QueueView]:
     """The queues of the wanted topics; of all topics, system ones too, when none is named."""
     selection = select_topics(store, options)
-    is_chosen = options.topics is not None or options["topicsPattern"] is not None
     for key in sorted({*store.files.queues, *store.tail}):
-        if not is_chosen or selection.includes(key.topic):
+        if not _are_chosen(options) or selection.includes(key.topic):
             yield store.queue_view(key)
+
+
+def _are_chosen(options: Options) -> bool:
+    return options.topics is not None or options["topicsPattern"] is not None
 
 
 def _time(milliseconds: int | None) -> datetime | None:

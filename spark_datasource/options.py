@@ -39,8 +39,8 @@ def _columns(text: str) -> tuple[str, ...]:
         if name not in (*MESSAGE_COLUMNS, KEY_COLUMN) or names.count(name) > 1:
             near = get_close_matches(name, MESSAGE_COLUMNS, 1)
             raise ValueError(
-                f"distinct columns of the table, did you mean {near[0]}?" if near
-                else "distinct columns of the table"
+                f"distinct columns of messages, did you mean {near[0]}?" if near
+                else "distinct columns of messages"
             )
     return names
 
@@ -152,7 +152,7 @@ READ_OPTIONS: tuple[Option, ...] = (
     Option("explodeKeys", "boolean", "false",
            "a column `key` and a row for each distinct token of KEYS", read_boolean),
     Option("tailMessages", "count", "", "only the last so many messages of each queue", read_count),
-    Option("columns", "names", "", "the columns of the table, in this order", _columns),
+    Option("columns", "names", "", "the columns of the table of messages, in this order", _columns),
     Option("metadata", "table", "",
            "a table about the store instead of its messages: "
            + ", ".join(f"`{name}`" for name in METADATA_TABLES), one_of(*METADATA_TABLES)),

@@ -45,11 +45,12 @@ def plan_scan(
     """Plan one scan of the given columns of a snapshot's stores."""
     options = request.options
     findings = Findings()
+    check_topics_exist(stores, options)
     if options["metadata"] is not None:
         findings.note_path("metadata")
         rows = metadata_rows(options["metadata"], columns, stores, options)
+        findings.note_answer(rows)
         return _finish(request, [RowList(rows)] if rows else [], findings, stores)
-    check_topics_exist(stores, options)
     check_offset_names(stores, options)
     bounds = OffsetBounds.of(options, snapshot.group_offsets)
     paths = [
@@ -58,7 +59,9 @@ def plan_scan(
     ]
     if request.aggregate is not None:
         findings.note_path("queue bounds")
-        pieces: list[Piece] = [RowList(aggregate_rows(request.aggregate, paths))]
+        answer = aggregate_rows(request.aggregate, paths)
+        findings.note_answer(answer)
+        pieces: list[Piece] = [RowList(answer)]
     else:
         pieces = [piece for of_store in paths for piece in of_store.pieces()]
         if request.limit is not None and RowFilter.of(request).is_everything:

@@ -33,7 +33,6 @@ class ScanReport:
         filters = "none" if request.filters == TRUE else describe(request.filters)
         if len(filters) > _FILTER_LENGTH_MAX:
             filters = filters[:_FILTER_LENGTH_MAX] + "…"
-        rows = 0 if request.aggregate is not None else round(findings.rows)
         metrics = {
             "partitions": partition_count,
             "queues": findings.queues_read,
@@ -60,7 +59,8 @@ class ScanReport:
             f"queues={findings.queues_read} of {findings.queue_count}, "
             f"files={findings.queue_file_count + findings.index_file_count}, filters={filters}"
         )
-        return cls(description, details, metrics, rows, max(round(findings.size), 1))
+        rows, size = round(findings.rows), max(round(findings.size), 1)
+        return cls(description, details, metrics, rows, size)
 
     def to_text(self) -> str:
         """The text that the bridge looks for in the pickled bytes of a partition."""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from rmqlog.commitlog_format.errors import StoreNotFoundError, TopicNotFoundError
 from rmqlog.spark_datasource import catalog
 from rmqlog.spark_datasource.aggregates import aggregate_schema
 from rmqlog.spark_datasource.created_tables import statement_options, table_options
-from rmqlog.spark_datasource.metadata_tables import METADATA_TYPES
+from rmqlog.spark_datasource.metadata_tables import table_types
 from rmqlog.spark_datasource.missing_bridge import warn_of_missing_bridge
 from rmqlog.spark_datasource.offsets import check_offset_names
 from rmqlog.spark_datasource.reader import RmqlogReader
 from rmqlog.spark_datasource.request import Request, parse_request
-from rmqlog.spark_datasource.schema import (
-    check_schema,
-    message_schema,
-    message_types,
-    schema_of,
-)
+from rmqlog.spark_datasource.schema import check_schema, message_schema, schema_of
 from rmqlog.spark_datasource.snapshots import SNAPSHOT_KEY, open_new
 from rmqlog.spark_datasource.topics import check_topics_exist
 
@@ -57,7 +52,7 @@ class RmqlogDataSource(DataSource):
         if not request.has_bridge:  # with a schema of the user's own nobody asks for ours
             warn_of_missing_bridge()
         if request.aggregate is None:
-            check_schema(schema, _table_types(request))
+            check_schema(schema, table_types(request.options))
         return RmqlogReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -75,16 +70,11 @@ def _table_schema(request: Request) -> StructType:
     if not request.has_bridge:
         warn_of_missing_bridge()
     stores, snapshot = open_new(options)
+    check_topics_exist(stores, options)
     if options["metadata"] is not None:
-        schema = schema_of(METADATA_TYPES[options["metadata"]])
+        schema = schema_of(table_types(options))
         schema.fields[0].metadata[SNAPSHOT_KEY] = snapshot.to_json()
         return schema
-    check_topics_exist(stores, options)
     check_offset_names(stores, options)
     exact = request.has_bridge and options["pushdown"]
     return message_schema(options, snapshot, exact=exact)
-
-
-def _table_types(request: Request) -> dict[str, DataType]:
-    name = request.options["metadata"]
-    return METADATA_TYPES[name] if name is not None else message_types(request.options)

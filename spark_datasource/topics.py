@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -75,11 +75,14 @@ def check_topics_exist(stores: Sequence[Store], options: Options) -> None:
     """Raise if a named topic is in no store, and suggest the nearest names.
 
     In a store without queue files a topic that ``topics.json`` lacks may be in the log: that
-    is looked up too. Deleted topics that are asked for are not.
+    is looked up too. Deleted topics that are asked for are not; consumer groups outlive topics.
     """
     named = options.topics or ()
     known: set[str] = set()
-    for look in (table_topics, lambda store: set(store.topics)):
+    looks: list[Callable[[Store], set[str]]] = [table_topics, lambda store: set(store.topics)]
+    if options["metadata"] == "groups":
+        looks.append(lambda store: {topic for topic, _ in store.config.consumer_offsets})
+    for look in looks:
         if options["includeDeletedTopics"] or known.issuperset(named):
             return
         known = known.union(*map(look, stores))

@@ -24,6 +24,7 @@ from rmqlog.commitlog_format.errors import (
 )
 from rmqlog.commitlog_format.store_files import LogFolders, QueueFolder, QueueKey, QueueKind
 from rmqlog.spark_datasource import piece_reader
+from rmqlog.spark_datasource.options import METADATA_TABLES
 from rmqlog.spark_datasource.partitions import (
     LogSource,
     Partition,
@@ -125,8 +126,10 @@ def test_aggregates_are_answered_from_the_bounds(store: Path, rows: list[dict[st
         {"func": "count"}, {"func": "min", "column": "queueOffset"},
         {"func": "max", "column": "queueOffset"}]}
     scan = InProcessScan(store, tree={"op": "true"}, aggregate=wanted)
-    (piece,) = scan.plan().partitions[0].pieces
+    plan = scan.plan()
+    (piece,) = plan.partitions[0].pieces
     assert isinstance(piece, RowList)
+    assert plan.report.rows == len(piece.rows)
     expected = {
         topic: (len(offsets), 0, max(offsets))
         for topic in {row["topic"] for row in rows}
@@ -362,6 +365,37 @@ def test_offsets_that_are_gone_are_an_error_unless_allowed(store: Path) -> None:
 def test_a_topic_that_is_not_there_suggests_the_nearest(store: Path) -> None:
     with pytest.raises(TopicNotFoundError, match="'orders'"):
         InProcessScan(store, {"topic": "ordres"}).rows()
+
+
+@pytest.mark.parametrize("table", METADATA_TABLES)
+def test_metadata_of_a_topic_that_is_not_there_suggests_the_nearest(
+    store: Path, table: str
+) -> None:
+    options = {"metadata": table, "topic": "ordres"}
+    with pytest.raises(TopicNotFoundError, match="'orders'"):
+        RmqlogDataSource({"path": str(store), **options}).schema()
+    with pytest.raises(TopicNotFoundError, match="'orders'"):
+        InProcessScan(store, options, columns=["topic"]).plan()
+
+
+def test_metadata_is_of_the_topics_that_are_chosen(golden_store: Any, tmp_path: Path) -> None:
+    path = golden_store("rmq-5.5.0-clean").path
+
+    def topics(path: Path, table: str, **options: str) -> set[str]:
+        scan = InProcessScan(path, {"metadata": table, **options}, columns=["topic"])
+        assert scan.plan().report.rows == len(scan.rows())
+        return {row["topic"] for row in scan.rows()}
+
+    for table in ("topics", "queues", "groups"):
+        assert topics(path, table, topicsPattern="la.") == {"lag"}, table
+        assert topics(path, table) > {"lag", "orders"}, table
+    # A broker keeps the offsets of groups in topics that are gone.
+    copy = tmp_path / "store"
+    copytree(path, copy)
+    (copy / "config" / "consumerOffset.json").write_text('{"offsetTable": {"gone@g": {0: 5}}}')
+    assert topics(copy, "groups", topic="gone") == {"gone"}
+    with pytest.raises(TopicNotFoundError):
+        topics(copy, "queues", topic="gone")
 
 
 def test_a_consumer_group_bounds_a_read(golden_store: Any) -> None:
