@@ -7,7 +7,7 @@ Spark evaluates the filter again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rmqlog.commitlog_format.address import decode_message_id
 from rmqlog.commitlog_format.errors import InvalidNameError
@@ -21,7 +21,17 @@ from rmqlog.spark_datasource.intervals import (
     Intervals,
 )
 from rmqlog.spark_datasource.options import KEY_COLUMN
-from rmqlog.spark_datasource.predicates import And, Constant, Leaf, Or, Tree, Value
+from rmqlog.spark_datasource.predicates import (
+    TRUE,
+    And,
+    Constant,
+    Leaf,
+    Or,
+    Tree,
+    Value,
+    simplify,
+)
+from rmqlog.spark_datasource.schema import QUEUE_COLUMNS
 
 #: Malformed bytes decode to this character, whose hash is not that of the bytes' Java text.
 _REPLACEMENT = "\ufffd"
@@ -108,6 +118,20 @@ def constraints_of(tree: Tree) -> Constraints:
             found |= constraints_of(arg)
         return found
     return _of_leaf(tree) if isinstance(tree, Leaf) else ANYTHING
+
+
+def used_part(tree: Tree, *, use_index: bool) -> Tree:
+    """What a planner can use of a tree, for the report; the rest of it is left to Spark."""
+    if isinstance(tree, And):
+        return simplify(And(tuple(used_part(arg, use_index=use_index) for arg in tree.args)))
+    if isinstance(tree, Or):
+        return simplify(Or(tuple(used_part(arg, use_index=use_index) for arg in tree.args)))
+    if not isinstance(tree, Leaf):
+        return tree if isinstance(tree, Constant) else TRUE
+    known = constraints_of(tree)
+    if not use_index:
+        known = replace(known, tokens=None)
+    return tree if tree.column in QUEUE_COLUMNS or known != ANYTHING else TRUE
 
 
 def _of_leaf(leaf: Leaf) -> Constraints:

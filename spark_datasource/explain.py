@@ -24,18 +24,14 @@ _TIME_OPTIONS = ("startingTimestamp", "endingTimestamp")
 
 
 def explain_frame(frame: DataFrame) -> str:
-    """A text about every scan of rmqlog in a frame."""
-    leaves = _query(frame).optimizedPlan().collectLeaves()
-    reports = [
-        json.loads(leaf.scan().report())
-        for leaf in map(leaves.apply, range(leaves.size()))
-        if _is_scan(leaf)
-    ]
-    if not reports:
-        reports = [_plan_without_bridge(snapshot) for snapshot in _snapshots(frame)]
-    if not reports:
+    """A text about every scan of rmqlog in a frame, those of subqueries too."""
+    plan = _query(frame).optimizedPlan()
+    reports = [report for leaf in _leaves(plan) for report in _leaf_reports(leaf)]
+    if reports:
+        return "\n\n".join(map(_for_people, reports))
+    if not list(_snapshots(frame)):
         raise InvalidSettingError("the frame reads no store of rmqlog")
-    return "\n\n".join(map(_for_people, reports))
+    return "rmqlog reads nothing: Spark answers from its cache, or without any rows"
 
 
 def frame_ending_offsets(frame: DataFrame) -> str:
@@ -43,7 +39,8 @@ def frame_ending_offsets(frame: DataFrame) -> str:
     found = list({snapshot.to_json(): snapshot for snapshot in _snapshots(frame)}.values())
     if len(found) != 1:
         raise InvalidSettingError(
-            "ending offsets are those of one load()", found=f"{len(found)} in this frame"
+            "ending offsets are those of one load() without a schema of the user's own",
+            found=f"{len(found)} in this frame",
         )
     snapshot = found[0]
     options = Options(snapshot.options)
@@ -82,20 +79,38 @@ def _query(frame: DataFrame) -> Any:
     return java.queryExecution()
 
 
-def _is_scan(leaf: Any) -> bool:
-    has_scan = leaf.getClass().getSimpleName() == "DataSourceV2ScanRelation"
-    return bool(has_scan and leaf.scan().getClass().getName() == _SCAN_CLASS)
+def _leaf_reports(leaf: Any) -> Iterator[Mapping[str, Any]]:
+    """The report on a leaf of a plan if it is a scan of rmqlog, with the bridge or without."""
+    if leaf.getClass().getSimpleName() != "DataSourceV2ScanRelation":
+        return
+    if leaf.scan().getClass().getName() == _SCAN_CLASS:
+        yield json.loads(leaf.scan().report())
+    else:
+        yield from map(_plan_without_bridge, _leaf_snapshots(leaf))
 
 
 def _snapshots(frame: DataFrame) -> Iterator[Snapshot]:
     """The snapshots of the loads that a frame is made of, in the order of its plan."""
-    leaves = _query(frame).analyzed().collectLeaves()
-    for leaf in map(leaves.apply, range(leaves.size())):
-        output = leaf.output()
-        for attribute in map(output.apply, range(output.size())):
-            metadata = json.loads(attribute.metadata().json())
-            if SNAPSHOT_KEY in metadata:
-                yield Snapshot.from_json(metadata[SNAPSHOT_KEY])
+    for leaf in _leaves(_query(frame).analyzed()):
+        yield from _leaf_snapshots(leaf)
+
+
+def _leaf_snapshots(leaf: Any) -> Iterator[Snapshot]:
+    for attribute in _elements(leaf.output()):
+        metadata = json.loads(attribute.metadata().json())
+        if SNAPSHOT_KEY in metadata:
+            yield Snapshot.from_json(metadata[SNAPSHOT_KEY])
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    """The leaves of a plan, then those of its subqueries."""
+    for part in (plan, *_elements(plan.subqueriesAll())):
+        yield from _elements(part.collectLeaves())
+
+
+def _elements(sequence: Any) -> Iterator[Any]:
+    """The elements of a sequence of Scala's."""
+    return map(sequence.apply, range(sequence.size()))
 
 
 def _plan_without_bridge(snapshot: Snapshot) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmqlog.spark_datasource.access_paths import Findings
+from rmqlog.spark_datasource.constraints import used_part
 from rmqlog.spark_datasource.predicates import TRUE, describe
 from rmqlog.spark_datasource.request import Request
 
@@ -30,7 +31,8 @@ class ScanReport:
     ) -> ScanReport:
         """The report on a plan."""
         path = " + ".join(findings.paths) or "nothing to read"
-        filters = "none" if request.filters == TRUE else describe(request.filters)
+        used = used_part(request.filters, use_index=request.options["useIndex"])
+        filters = "none" if used == TRUE else describe(used)
         if len(filters) > _FILTER_LENGTH_MAX:
             filters = filters[:_FILTER_LENGTH_MAX] + "…"
         metrics = {

@@ -121,6 +121,33 @@ def test_what_cannot_be_used_is_left_to_spark(store: Path, rows: list[dict[str, 
         assert len(InProcessScan(store, tree=tree).rows()) == len(rows)
 
 
+BORN = leaf("lt", "bornTimestamp", 5)
+TAG, KEY, TOPIC = leaf("eq", "tags", "PAID"), leaf("eq", "keys", "hot"), leaf("eq", "topic", "a")
+
+
+@pytest.mark.parametrize(("tree", "used"), [
+    (TAG, "tags eq 'PAID'"),
+    (all_of(negated(leaf("isNull", "tags")), TAG, BORN), "tags eq 'PAID'"),
+    (negated(TAG), "none"),
+    (any_of(TAG, BORN), "none"),
+    (any_of(TAG, KEY), "(tags eq 'PAID' OR keys eq 'hot')"),
+    (any_of(all_of(TOPIC, BORN), TAG), "(topic eq 'a' OR tags eq 'PAID')"),
+    (negated(any_of(TOPIC, BORN)), "NOT topic eq 'a'"),
+    (all_of(leaf("ge", "queueOffset", 7), {"op": "unknown"}), "queueOffset ge 7"),
+])
+def test_the_report_names_the_filters_that_the_plan_used(
+    store: Path, tree: dict[str, Any], used: str
+) -> None:
+    report = InProcessScan(store, tree=tree, columns=PLACE).plan().report
+    assert report.details["Filters"] == used
+    assert report.description.endswith(f"filters={used}")
+
+
+def test_a_key_is_no_filter_that_is_used_without_the_index(store: Path) -> None:
+    report = InProcessScan(store, {"useIndex": "false"}, all_of(TAG, KEY)).plan().report
+    assert report.details["Filters"] == "tags eq 'PAID'"
+
+
 def test_aggregates_are_answered_from_the_bounds(store: Path, rows: list[dict[str, Any]]) -> None:
     wanted = {"groupBy": ["topic"], "aggregates": [
         {"func": "count"}, {"func": "min", "column": "queueOffset"},

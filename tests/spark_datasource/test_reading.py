@@ -18,6 +18,7 @@ from query_reference import is_system, store_rows
 from query_stores import write_query_store
 
 import rmqlog
+from rmqlog.commitlog_format.errors import InvalidSettingError
 
 pytestmark = pytest.mark.spark
 
@@ -220,6 +221,30 @@ def test_the_plan_shows_the_path(spark: SparkSession, store: Path, capsys: Any) 
     assert "queue bounds" in rmqlog.explain(frame.groupBy("topic").count())
     plain = spark.read.format("rmqlog_plain").option("topic", "orders").load(str(store))
     assert "without the bridge" in rmqlog.explain(plain)
+
+
+def test_the_plan_of_metadata_is_shown(load: Load) -> None:
+    assert "path=metadata" in rmqlog.explain(load(metadata="topics"))
+
+
+def test_scans_in_subqueries_are_explained(spark: SparkSession, load: Load) -> None:
+    load().createOrReplaceTempView("explained")
+    newest = "SELECT max(queueOffset) FROM explained WHERE tags = 'PAID'"
+    query = f"SELECT * FROM explained WHERE queueOffset = ({newest})"  # noqa: S608 - our own words
+    assert rmqlog.explain(spark.sql(query)).count("rmqlog path=") == 2
+    assert rmqlog.explain(spark.sql(f"SELECT ({newest})")).count("rmqlog path=") == 1
+
+
+def test_a_query_that_reads_nothing_is_explained(spark: SparkSession, load: Load) -> None:
+    frame = load()
+    assert "rmqlog reads nothing" in rmqlog.explain(frame.where("1 = 0"))
+    frame.cache()
+    try:
+        assert "from its cache" in rmqlog.explain(frame.where("tags = 'PAID'"))
+    finally:
+        frame.unpersist()
+    with pytest.raises(InvalidSettingError, match="no store"):
+        rmqlog.explain(spark.range(3))
 
 
 def test_estimates_reach_the_optimizer(spark: SparkSession, store: Path) -> None:
