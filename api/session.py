@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqlog.commitlog_format.errors import InvalidSettingError
+from rmqlog.commitlog_format.errors import InvalidNameError, InvalidSettingError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _JAR = Path("bridge", "rmqlog-bridge.jar")
 _CATALOG_CLASS = "org.rmqlog.spark.RmqlogCatalog"
+_TOPIC_OPTIONS = ("topic", "topics", "topicspattern")
 _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
@@ -60,14 +61,21 @@ def session(
 def register_views(
     spark: SparkSession, path: str, options: Mapping[str, str] | None = None
 ) -> list[str]:
-    """A temporary view for each topic of a store, named like it; returns the names."""
+    """A temporary view for each topic of a store, named like it; returns the names.
+
+    ``options`` are those of reading, and may choose topics. Topics that differ only by case
+    raise unless ``spark.sql.caseSensitive`` is set: one view would replace the other.
+    """
     from rmqlog.spark_datasource.catalog import table_names
     from rmqlog.spark_datasource.options import Options
 
     given = dict(options or {})
     names: list[str] = table_names(Options({**given, "path": path})).fieldNames()
+    if str(spark.conf.get("spark.sql.caseSensitive")).lower() != "true":
+        _check_view_names(names)
+    further = {name: text for name, text in given.items() if name.lower() not in _TOPIC_OPTIONS}
     for name in names:
-        frame = spark.read.format("rmqlog").options(**given).option("topic", name).load(path)
+        frame = spark.read.format("rmqlog").options(**further).option("topic", name).load(path)
         frame.createOrReplaceTempView("`" + name.replace("`", "``") + "`")
     return names
 
@@ -91,6 +99,17 @@ def _catalog_settings(catalog: str, path: str | None) -> dict[str, str]:
         return {}
     name = f"spark.sql.catalog.{catalog}"
     return {name: _CATALOG_CLASS, f"{name}.path": path}
+
+
+def _check_view_names(names: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidNameError(
+                "topics whose views would have the same name", found=f"{other!r} and {name!r}",
+                expected="spark.sql.caseSensitive=true, or the option topics with one of them",
+            )
 
 
 def _check_bridge(spark: SparkSession) -> None:

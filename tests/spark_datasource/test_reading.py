@@ -18,7 +18,8 @@ from query_reference import is_system, store_rows
 from query_stores import write_query_store
 
 import rmqlog
-from rmqlog.commitlog_format.errors import InvalidSettingError
+from rmqlog.commitlog_format.errors import InvalidNameError, InvalidSettingError
+from rmqlog.writer import NewMessage, StoreWriter
 
 pytestmark = pytest.mark.spark
 
@@ -161,6 +162,28 @@ def test_views_and_tables_keep_their_options(
         spark.sql("DROP TABLE paid_table")
     assert "orders" in rmqlog.register_views(spark, str(store))
     assert spark.table("orders").count() == count_of(rows, topic="orders")
+
+
+def test_views_of_topics_that_differ_by_case_do_not_replace_each_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with StoreWriter(tmp_path / "store", background=False) as writer:
+        for topic in ("Cases", "cases", "cases", "my-topic"):
+            writer.put(NewMessage(topic, b"body"))
+    path = str(tmp_path / "store")
+    with pytest.raises(InvalidNameError, match="'Cases' and 'cases'"):
+        rmqlog.register_views(spark, path)
+    assert rmqlog.register_views(spark, path, {"topicsPattern": "[a-z-]*"}) == ["cases", "my-topic"]
+    assert spark.table("CASES").count() == 2
+    assert spark.table("`my-topic`").count() == 1
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert len(rmqlog.register_views(spark, path)) == 3
+        assert [spark.table(name).count() for name in ("Cases", "cases")] == [1, 2]
+        for name in ("Cases", "cases", "`my-topic`"):
+            spark.sql(f"DROP VIEW {name}")
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 @pytest.mark.parametrize("table", ["topics", "queues", "groups", "files"])
