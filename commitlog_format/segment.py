@@ -6,6 +6,7 @@ its first byte, and the first one need not be 0 (MappedFileQueue.java).
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -101,9 +102,10 @@ class FileQueue:
         """The file that holds an offset; ``SegmentExpiredError`` when there is none."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0 or offset >= self.files[index].end:
+            folder = os.path.dirname(self.files[0].path) if self.files else ""
             raise SegmentExpiredError(
-                "no file holds this offset", found=f"files for {self.start} to {self.end}",
-                expected=offset, offset=offset,
+                "no file holds this offset", folder, offset,
+                found=f"files for {self.start} to {self.end}", expected=offset,
             )
         return self.files[index]
 

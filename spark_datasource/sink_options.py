@@ -125,7 +125,10 @@ class SinkOptions:
         """The store's directory, without its ``file:``."""
         path: str | None = self["path"]
         if path is None:
-            raise InvalidSettingError("no path", expected='save("/path/of/the/store")')
+            raise InvalidSettingError(
+                "no path", expected='save("/path/of/the/store"); INSERT INTO a table that was '
+                "created by CREATE TABLE … USING rmqlog needs the bridge's jar",
+            )
         return local_path(path).rstrip("/")
 
     @property

@@ -183,7 +183,7 @@ def expired(path: Path, rows: list[dict[str, Any]]) -> Expired:
 def test_a_segment_that_expires_under_a_query_is_an_error_or_is_skipped(
     expired: Expired, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(SegmentExpiredError):
+    with pytest.raises(SegmentExpiredError, match=f"{expired.path}/commitlog at offset"):
         InProcessScan(expired.path, {"topic": "orders"}).read(expired.planned["true"].partitions)
     lenient = InProcessScan(expired.path, {"topic": "orders", "failOnDataLoss": "false"})
     found = lenient.read(expired.planned["false"].partitions)

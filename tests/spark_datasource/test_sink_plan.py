@@ -105,6 +105,7 @@ def test_every_column_that_makes_sense_is_taken(tmp_path: Path, schema: str) -> 
         ("body binary", {"compression": "gzip"}, InvalidSettingError, "zlib or lz4"),
         ("body binary", {"storeHost": "nowhere"}, InvalidSettingError, "10911"),
         ("body binary", {"path": "s3://bucket/store"}, InvalidSettingError, "this machine"),
+        ("body binary", {"path": None}, InvalidSettingError, "needs the bridge's jar"),
         ("body binary", {"path": None}, InvalidSettingError, "no path"),
         ("body binary", {"lockTimeout": "soon"}, InvalidSettingError, "seconds"),
     ],
