@@ -78,7 +78,8 @@ def broker_names(paths: Sequence[str]) -> list[str]:
     for index, name in enumerate(names):
         if name in names[:index]:
             raise InvalidNameError(
-                "two stores have the same broker name; name them apart", paths[index],
-                found=name, expected=f"another name than that of {paths[names.index(name)]}",
+                "two stores have the same broker name; give paths that differ in one folder, or "
+                "rename a directory", paths[index], found=name,
+                expected=f"another name than that of {paths[names.index(name)]}",
             )
     return names

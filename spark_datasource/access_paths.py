@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.errors import StoreError
@@ -33,6 +34,7 @@ from rmqlog.spark_datasource.partitions import (
 from rmqlog.spark_datasource.predicates import FALSE, Tree, bind
 from rmqlog.spark_datasource.topics import TopicSelection
 
+LOOKUP_PATH: Final = "index lookup"
 #: The index is used for so many hits at least; beyond, if they are few among the messages,
 #: because a hit costs as much as scanning some fifty messages.
 _HIT_COUNT_MIN = 1_000
@@ -189,7 +191,7 @@ class StorePaths:
         scan = "queue scan" if wanted.tags_codes is None else "tag scan"
         lookup = self._look_up(key.topic, known.tokens)
         if lookup is not None:
-            self.findings.note_path("index lookup")
+            self.findings.note_path(LOOKUP_PATH)
             scan = "scan of what the index does not cover"
             yield from self._hits(view, lookup, ranges, wanted)
             ranges &= Intervals.of(

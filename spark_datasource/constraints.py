@@ -29,6 +29,7 @@ from rmqlog.spark_datasource.predicates import (
     Or,
     Tree,
     Value,
+    columns_of,
     simplify,
 )
 from rmqlog.spark_datasource.schema import QUEUE_COLUMNS
@@ -120,18 +121,18 @@ def constraints_of(tree: Tree) -> Constraints:
     return _of_leaf(tree) if isinstance(tree, Leaf) else ANYTHING
 
 
-def used_part(tree: Tree, *, use_index: bool) -> Tree:
-    """What a planner can use of a tree, for the report; the rest of it is left to Spark."""
-    if isinstance(tree, And):
-        return simplify(And(tuple(used_part(arg, use_index=use_index) for arg in tree.args)))
-    if isinstance(tree, Or):
-        return simplify(Or(tuple(used_part(arg, use_index=use_index) for arg in tree.args)))
-    if not isinstance(tree, Leaf):
-        return tree if isinstance(tree, Constant) else TRUE
+def used_part(tree: Tree, *, has_lookup: bool) -> Tree:
+    """What a plan uses of a tree, for the report; the rest of it is left to Spark."""
+    if isinstance(tree, And | Or):
+        args = tuple(used_part(arg, has_lookup=has_lookup) for arg in tree.args)
+        tree = simplify(And(args) if isinstance(tree, And) else Or(args))
+    if isinstance(tree, And | Constant):
+        return tree
     known = constraints_of(tree)
-    if not use_index:
+    if not has_lookup:
         known = replace(known, tokens=None)
-    return tree if tree.column in QUEUE_COLUMNS or known != ANYTHING else TRUE
+    is_used = known != ANYTHING or not columns_of(tree).isdisjoint(QUEUE_COLUMNS)
+    return tree if is_used else TRUE
 
 
 def _of_leaf(leaf: Leaf) -> Constraints:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rmqlog.spark_datasource.access_paths import Findings
+from rmqlog.spark_datasource.access_paths import LOOKUP_PATH, Findings
 from rmqlog.spark_datasource.constraints import used_part
 from rmqlog.spark_datasource.predicates import TRUE, describe
 from rmqlog.spark_datasource.request import Request
@@ -31,7 +31,7 @@ class ScanReport:
     ) -> ScanReport:
         """The report on a plan."""
         path = " + ".join(findings.paths) or "nothing to read"
-        used = used_part(request.filters, use_index=request.options["useIndex"])
+        used = used_part(request.filters, has_lookup=LOOKUP_PATH in findings.paths)
         filters = "none" if used == TRUE else describe(used)
         if len(filters) > _FILTER_LENGTH_MAX:
             filters = filters[:_FILTER_LENGTH_MAX] + "…"

@@ -61,7 +61,7 @@ def test_paths_are_named_once_and_without_a_trailing_slash() -> None:
 
 def test_equal_names_are_refused() -> None:
     assert broker_names(["/x/a", "/x/y/b"]) == ["a", "b"]
-    with pytest.raises(InvalidNameError, match="same broker name"):
+    with pytest.raises(InvalidNameError, match="same broker name; give paths that differ"):
         broker_names(["/x/store", "/x/y/store"])
     with pytest.raises(InvalidNameError, match="same broker name"):
         broker_names(["/a/b/s", "/a/c/s", "/d/c/s"])

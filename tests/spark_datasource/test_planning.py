@@ -130,7 +130,8 @@ TAG, KEY, TOPIC = leaf("eq", "tags", "PAID"), leaf("eq", "keys", "hot"), leaf("e
     (all_of(negated(leaf("isNull", "tags")), TAG, BORN), "tags eq 'PAID'"),
     (negated(TAG), "none"),
     (any_of(TAG, BORN), "none"),
-    (any_of(TAG, KEY), "(tags eq 'PAID' OR keys eq 'hot')"),
+    (any_of(TAG, leaf("isNull", "tags")), "(tags eq 'PAID' OR tags isNull)"),
+    (any_of(TAG, KEY), "none"),
     (any_of(all_of(TOPIC, BORN), TAG), "(topic eq 'a' OR tags eq 'PAID')"),
     (negated(any_of(TOPIC, BORN)), "NOT topic eq 'a'"),
     (all_of(leaf("ge", "queueOffset", 7), {"op": "unknown"}), "queueOffset ge 7"),
@@ -143,9 +144,11 @@ def test_the_report_names_the_filters_that_the_plan_used(
     assert report.description.endswith(f"filters={used}")
 
 
-def test_a_key_is_no_filter_that_is_used_without_the_index(store: Path) -> None:
-    report = InProcessScan(store, {"useIndex": "false"}, all_of(TAG, KEY)).plan().report
-    assert report.details["Filters"] == "tags eq 'PAID'"
+def test_a_key_is_a_filter_that_is_used_where_it_is_looked_up(store: Path) -> None:
+    for use_index, used in (("true", "(tags eq 'PAID' AND keys eq 'hot')"),
+                            ("false", "tags eq 'PAID'")):
+        report = InProcessScan(store, {"useIndex": use_index}, all_of(TAG, KEY)).plan().report
+        assert report.details["Filters"] == used
 
 
 def test_aggregates_are_answered_from_the_bounds(store: Path, rows: list[dict[str, Any]]) -> None:
