@@ -28,6 +28,7 @@ FACTORS = (1, 3, 10, 30)
 QUICK_FACTORS = (1, 3, 10)
 QUEUE_COUNT = 4
 KEY_COUNT = 200
+_BY_QUEUES = ", by queues"
 #: What a point of this curve costs should not depend on how many messages there are.
 CONSTANT = ("key lookup, 200 keys one by one", "planning a Spark scan")
 
@@ -155,8 +156,10 @@ def measure_growth(workspace: Workspace) -> list[Curve]:
     factors = QUICK_FACTORS if workspace.quick else FACTORS
     by_messages = [(first * factor, QUEUE_COUNT) for factor in factors]
     by_queues = [(first * 3, QUEUE_COUNT * factor) for factor in (1, 10)]
-    curves = [*_curves(workspace, by_messages, ""), *_curves(workspace, by_queues, ", by queues")]
-    return [*curves, _spark_write(workspace, [count for count, _ in by_messages])]
+    return [
+        *_curves(workspace, by_messages, ""), *_curves(workspace, by_queues, _BY_QUEUES),
+        _spark_write(workspace, by_messages, ""), _spark_write(workspace, by_queues, _BY_QUEUES),
+    ]
 
 
 def _curves(
@@ -172,20 +175,23 @@ def _curves(
     return (Curve(name + suffix, found) for name, found in points.items())
 
 
-def _spark_write(workspace: Workspace, counts: Sequence[int]) -> Curve:
+def _spark_write(
+    workspace: Workspace, sizes: Sequence[tuple[int, int]], suffix: str
+) -> Curve:
     """The memory is that of Spark's largest Python process: tasks stage, one commits."""
     points = []
-    for count in (counts[0], *counts):  # the first one twice: Spark needs a warm-up
-        frame = workspace.spark.range(0, count, 1, 4).selectExpr(
+    for messages, queues in (sizes[0], *sizes):  # the first one twice: Spark needs a warm-up
+        frame = workspace.spark.range(0, messages, 1, 4).selectExpr(
             "cast(id as string) as body", "concat('order-', id) as keys",
             "if(id % 1000 = 7, 'RARE', 'COMMON') as tags",
         )
         path = workspace.fresh("growth")
-        writing = frame.write.format("rmqlog").option("topic", TOPIC).mode("append")
+        options = {"topic": TOPIC, "queueNums": queues}
+        writing = frame.write.format("rmqlog").options(**options).mode("append")
         took = seconds(lambda writing=writing, path=path: writing.save(str(path)))
-        points.append(Point(count, QUEUE_COUNT, took, _peak_of_spark_python()))
+        points.append(Point(messages, queues, took, _peak_of_spark_python()))
         shutil.rmtree(path)
-    return Curve("Spark write", points[1:])
+    return Curve("Spark write" + suffix, points[1:])
 
 
 def _peak_of_spark_python() -> float:
