@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+from broker.free_ports import free_port
 
 #: For Java processes that live for seconds: the quick compiler is ready long before the good one.
 QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -22,9 +22,7 @@ _SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 @contextmanager
 def standalone_cluster(folder: Path, hosts: Sequence[str]) -> Iterator[str]:
     """The address of a master with a worker of one core on each host; ended by their ids."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     address = f"spark://127.0.0.1:{port}"
     no_page = ["--webui-port", "0"]
     commands = [

@@ -158,7 +158,9 @@ def _uses_store(pid: int, store_path: str) -> bool:
     try:
         maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
     except PermissionError:
-        return True  # somebody else's process: it cannot be excluded
+        # Somebody else's process: it cannot be excluded if it is a Java one. Of a writer that was
+        # killed ``abort`` may have only the first digits of its number.
+        return b"java" in _command_line(pid).lower()
     return f"{os.path.realpath(store_path)}/" in maps
 
 
@@ -169,7 +171,10 @@ def _describe_process(pid: int) -> str:
 def _command(pid: int) -> str | None:
     """The command line of a process of this machine, shortened; ``None`` when there is none."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return _command_line(pid).decode(errors="replace").strip()[:80]
     except OSError:
         return None
-    return b" ".join(words).decode(errors="replace").strip()[:80]
+
+
+def _command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")

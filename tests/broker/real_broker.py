@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .free_ports import free_port
 from .java_driver import JavaDriver, Settings
 from .java_toolchain import QUICK_START, Toolchain
 
@@ -167,7 +168,7 @@ class RealBroker:
         self.store = store
         self.driver = driver
         self.settings = {**BROKER_DEFAULTS, **(settings or {})}
-        name_server_port, port = _free_port(), _free_port(also=(-2, 1))
+        name_server_port, port = free_port(), free_port(also=(-2, 1))
         self.name_server_address = f"127.0.0.1:{name_server_port}"
         self.address = f"{self.settings['brokerIP1']}:{port}"
         self._name_server = Server(
@@ -261,21 +262,6 @@ class RealBroker:
         """Every message of each (topic, queue), with the broker's min and max offset."""
         wanted = [{"topic": topic, "queueId": queue_id} for topic, queue_id in queues]
         return list(self.ask("pull", queues=wanted))
-
-
-def _free_port(also: tuple[int, ...] = ()) -> int:
-    """A port that is free now, as are those at the distances ``also`` (a broker takes three)."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if all(_is_free(port + distance) for distance in also):
-            return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def _java_text(value: str | int | bool) -> str:

@@ -132,7 +132,7 @@ OPTIONS = {
     "tags": ({"tags": "PAID || Aa"}, lambda row: row["tags"] in ("PAID", "Aa")),
     "all tags": ({"tags": "*"}, lambda row: True),
     "key": ({"key": "hot"}, lambda row: "hot" in (row["keys"] or "").split(" ")),
-    "key of nobody": ({"key": "a b"}, lambda row: False),
+    "key of nobody": ({"key": "nobody"}, lambda row: False),
     "key and tags": (
         {"key": "hot", "tags": "CREATED"},
         lambda row: "hot" in (row["keys"] or "").split(" ") and row["tags"] == "CREATED"),

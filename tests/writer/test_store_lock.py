@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,30 @@ def test_an_abort_file_that_names_an_unrelated_process_does_not_lock(tmp_path: P
 
         StoreLock(Posix(), str(tmp_path)).release()
         other.kill()
+
+
+def test_a_process_that_hides_its_maps_locks_only_if_it_may_be_a_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_text = Path.read_text
+
+    def hidden(path: Path, *arguments: str, **options: str) -> str:
+        if path.name == "maps":
+            raise PermissionError(path)
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    for name, is_refused in (("sleep", False), ("/opt/jdk/bin/java", True)):
+        with subprocess.Popen([name, "60"], executable="/bin/sleep") as other:
+            while not Path(f"/proc/{other.pid}/cmdline").read_bytes():
+                time.sleep(0.001)  # it has no name yet
+            (tmp_path / "abort").write_text(str(other.pid))
+            if is_refused:
+                with pytest.raises(StoreLockedError, match=f"process {other.pid} "):
+                    StoreLock(Posix(), str(tmp_path))
+            else:
+                StoreLock(Posix(), str(tmp_path)).release()
+            other.kill()
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"[]", b'{"pid": "x"}', b"\xff\xfe"])
