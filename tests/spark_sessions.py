@@ -28,9 +28,11 @@ def fresh_session(warehouse: Path) -> Iterator[SparkSession]:
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(warehouse)}
     session = rmqlog.session(master="local[2]", settings=settings)
     session.sparkContext.setLogLevel("OFF")
+    gateway = SparkContext._gateway
     yield session
-    session.stop()
-    end_java()
+    if SparkContext._gateway is gateway:  # else other tests ended it, for a process of their own
+        session.stop()
+        end_java()
 
 
 def end_java() -> None:
