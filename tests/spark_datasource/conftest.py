@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import plain_source
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
+from query_reference import store_rows
+from query_stores import write_query_store
 from spark_sessions import fresh_session
 
 pytest.register_assert_rewrite("sink_drivers")
@@ -30,6 +33,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         cloudpickle.register_pickle_by_value(plain_source)
         session.dataSource.register(plain_source.PlainSource)
         yield session
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with all that a query can ask for; tests that change one make a copy."""
+    return write_query_store(tmp_path_factory.mktemp("queries") / "store-a")
+
+
+@pytest.fixture(scope="module")
+def rows(store: Path) -> list[dict[str, Any]]:
+    """Its messages, those of system topics left out, as the scalar decoder reads them."""
+    return [row for row in store_rows(store) if not row["topic"].startswith("%")]
 
 
 @pytest.fixture
