@@ -28,15 +28,16 @@ from rmqlog.commitlog_format.kernel_words import (
 )
 from rmqlog.commitlog_format.write_kernels import (
     chain_entries,
+    chain_entries_in_memory,
     complete_records,
     put_property,
     put_records,
 )
 
 __all__ = [
-    "ALL_ROWS", "PLACES", "SPARE", "chain_entries", "checksums", "complete_records", "find_fields",
-    "follow_records", "gather", "hash_ascii", "put_property", "put_records", "read_only",
-    "split_properties",
+    "ALL_ROWS", "PLACES", "SPARE", "chain_entries", "chain_entries_in_memory", "checksums",
+    "complete_records", "find_fields", "follow_records", "gather", "hash_ascii", "put_property",
+    "put_records", "read_only", "split_properties",
 ]
 
 #: What a kernel returns when it did all rows.

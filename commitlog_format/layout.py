@@ -32,6 +32,8 @@ COMMIT_RECORDS_FILE = "commits.json"
 STAGING_DIRECTORY = "staging"
 #: In it too: how much of the last index file is known to be on disk.
 INDEX_NOTES_FILE = "index-notes"
+#: A note's sum over slots counts each by a pseudo-random factor (the finaliser of splitmix64).
+SLOT_WEIGHT_FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 #: A DLedger broker keeps its log in ``dledger-<id>/data`` instead of ``commitlog``.
 DLEDGER_DIRECTORY_PREFIX = "dledger-"
 DLEDGER_DATA_DIRECTORY = "data"

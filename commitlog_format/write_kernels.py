@@ -50,6 +50,7 @@ _SLOT_SIZE = layout.INDEX_SLOT.itemsize
 _ENTRY_SIZE = layout.INDEX_ENTRY.itemsize
 #: The slots of so many entries ahead are asked for: each lies on a cache line of its own.
 _ENTRIES_AHEAD = 8
+_WEIGHT_1, _WEIGHT_2 = map(np.uint64, layout.SLOT_WEIGHT_FACTORS)
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _END = layout.PROPERTY_SEPARATOR
@@ -195,6 +196,28 @@ def complete_records(
     return _ALL_ROWS
 
 
+@part
+def _put_entry(
+    entries: Any, row: Any, key_hash: Any, physical_offset: Any, time_diff: Any, previous: Any
+) -> None:
+    start = row * _ENTRY_SIZE
+    offset = np.uint64(physical_offset)
+    key_half = np.uint64(np.uint32(key_hash)) << _HALF
+    store_word(entries, start, swap_word(key_half | offset >> _HALF))
+    time_half = np.uint64(time_diff) & _LOW_HALF
+    store_word(entries, start + 8, swap_word((offset & _LOW_HALF) << _HALF | time_half))
+    # Its lower half is overwritten by the next entry.
+    store_word(entries, start + 16, swap_word(np.uint64(previous) << _HALF))
+
+
+@part
+def _slot_weight(slot: Any) -> Any:
+    """What a slot counts by in the sum over all slots (the finaliser of splitmix64)."""
+    weight = (np.uint64(slot) + np.uint64(1)) * _WEIGHT_1
+    weight = (weight ^ weight >> np.uint64(30)) * _WEIGHT_2
+    return weight ^ weight >> np.uint64(27)
+
+
 @kernel
 def chain_entries(
     hashes: Any, physical_offsets: Any, time_diffs: Any, slots: Any, slot_count: Any,
@@ -232,12 +255,30 @@ def chain_entries(
                 previous = np.int64(0)
                 empty_count += 1
         numbers[found] = number
-        key_hash = np.uint64(np.uint32(hashes[row]))
-        offset = np.uint64(physical_offsets[row])
-        start = row * _ENTRY_SIZE
-        store_word(entries, start, swap_word(key_hash << _HALF | offset >> _HALF))
-        time_diff = np.uint64(time_diffs[row]) & _LOW_HALF
-        store_word(entries, start + 8, swap_word((offset & _LOW_HALF) << _HALF | time_diff))
-        # Its lower half is overwritten by the next entry.
-        store_word(entries, start + 16, swap_word(np.uint64(previous) << _HALF))
+        _put_entry(entries, row, hashes[row], physical_offsets[row], time_diffs[row], previous)
     return count, empty_count
+
+
+@kernel
+def chain_entries_in_memory(
+    hashes: Any, physical_offsets: Any, time_diffs: Any, heads: Any, first_number: Any,
+    entries: Any,
+) -> Any:
+    """The same where all slots of the file are in memory, as numbers: each leads to its last
+    entry at once. Returns how many were empty, and by how much their weighted sum has grown."""
+    empty_count = np.int64(0)
+    growth = np.uint64(0)
+    for row in range(len(hashes)):
+        if row + _ENTRIES_AHEAD < len(hashes):
+            prefetch(heads, np.int64(hashes[row + _ENTRIES_AHEAD]) % len(heads))
+        number = first_number + row
+        slot = np.int64(hashes[row]) % len(heads)
+        previous = np.int64(heads[slot])
+        # A slot that points outside of the entries is taken for an empty one.
+        if previous <= 0 or previous > number:
+            previous = np.int64(0)
+            empty_count += 1
+        heads[slot] = number
+        growth += _slot_weight(slot) * np.uint64(number - previous)
+        _put_entry(entries, row, hashes[row], physical_offsets[row], time_diffs[row], previous)
+    return empty_count, growth

@@ -228,7 +228,10 @@ class BatchCommit:
     def write_index(self) -> None:
         """The first half of step 6; behind the gate, so that no entry is ahead of the log."""
         dispatcher = self._target.dispatcher
-        with contextlib.closing(made_ahead(self._index_batches(), _AHEAD)) as batches:
+        with (
+            dispatcher.index_in_bulk(self._job.row_count),
+            contextlib.closing(made_ahead(self._index_batches(), _AHEAD)) as batches,
+        ):
             for batch, entries in batches:
                 dispatcher.dispatch_index(batch, entries)
                 dispatcher.note_dispatched(batch)

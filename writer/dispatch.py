@@ -6,6 +6,7 @@ CommitLogDispatcherBuildIndex), so that for the same log the same bytes come out
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +29,7 @@ from rmqlog.writer.index_writer import IndexWriter, SlotOrder
 from rmqlog.writer.multi_dispatch import Further, further_units, in_log_order
 from rmqlog.writer.queue_table import QueueTable
 
-_TAG_TOPIC_SUFFIX = f"{layout.INDEX_KEY_SEPARATOR}{layout.INDEX_TAG_PREFIX[0]}"
+TAG_TOPIC_SUFFIX = f"{layout.INDEX_KEY_SEPARATOR}{layout.INDEX_TAG_PREFIX[0]}"
 _NOT_COMPACTED = -1
 _NO_TEXTS = pa.array([], pa.string())
 _NO_UNITS = np.empty(0, CONSUME_QUEUE_UNIT)
@@ -226,6 +227,10 @@ class Dispatcher:
         if not len(entries.rows) or entries.rows[-1] < len(batch) - 1:
             index.begin_record()
 
+    def index_in_bulk(self, row_count: int) -> contextlib.AbstractContextManager[None]:
+        """Announce that so many records follow, each of which has an entry at least."""
+        return contextlib.nullcontext() if self.index is None else self.index.bulk(row_count)
+
     def place_entries(
         self, batch: DispatchBatch, rows: NDArray[np.int64], hashes: NDArray[np.int32]
     ) -> PlacedEntries:
@@ -319,7 +324,7 @@ def index_entries(
     ]
     if index_tags:
         tag_rows = _non_empty_rows(batch.tags)
-        columns.append((tag_rows, _take(batch.tags, tag_rows), _TAG_TOPIC_SUFFIX))
+        columns.append((tag_rows, _take(batch.tags, tag_rows), TAG_TOPIC_SUFFIX))
     hashes = [_hashes(topics, rows, texts, suffix) for rows, texts, suffix in columns]
     return _in_row_order([rows for rows, _, _ in columns], hashes, len(batch))
 

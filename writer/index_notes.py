@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections import deque
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
@@ -133,9 +134,10 @@ def entries_sum(entries: NDArray[np.void], first_number: int, slot_count: int) -
 
 def _weighted(slots: NDArray[np.uint64], values: NDArray[np.uint64]) -> int:
     """Values times pseudo-random factors of their slots (the finaliser of splitmix64)."""
-    factors = (slots + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    first, second = map(np.uint64, layout.SLOT_WEIGHT_FACTORS)
+    factors = (slots + np.uint64(1)) * first
     factors ^= factors >> np.uint64(30)
-    factors *= np.uint64(0xBF58476D1CE4E5B9)
+    factors *= second
     factors ^= factors >> np.uint64(27)
     factors *= values
     return int(factors.sum(dtype=np.uint64))
@@ -163,12 +165,19 @@ class SlotsTally:
         self.slot_count = slot_count
         self._index_count = index_count
         self._total = total
+        #: What is known of entries without a look at them: the first one, how many, the growth.
+        self._known: deque[tuple[int, int, int]] = deque()
+
+    def note_growth(self, first_number: int, count: int, growth: int) -> None:
+        """Note by how much entries change the sum, for when they count."""
+        self._known.append((first_number, count, growth))
 
     def advance(self, file: ReadableFile, index_count: int) -> int:
         """The sum when the file had so many entries.
 
         They are copied piece by piece: through the writer's map they would fill its memory.
         """
+        self._add_known(index_count)
         piece = np.empty(min(_PIECE_COUNT, index_count - self._index_count), INDEX_ENTRY)
         while self._index_count < index_count:
             entries = piece[: index_count - self._index_count]
@@ -178,6 +187,13 @@ class SlotsTally:
             self._index_count += len(entries)
         self._total %= 2**64
         return self._total
+
+    def _add_known(self, index_count: int) -> None:
+        while self._known and sum(self._known[0][:2]) <= index_count:
+            first_number, count, growth = self._known.popleft()
+            if first_number == self._index_count:
+                self._index_count += count
+                self._total += growth
 
 
 class IndexNotes:

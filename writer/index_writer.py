@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from types import ModuleType
@@ -22,6 +24,10 @@ from rmqlog.writer.settings import StoreSettings
 
 _RESERVE_STEP = 16 * 1024 * 1024
 _TIME_DIFF_MAX = 2**31 - 1
+#: Slots that were kept in memory are stored in pieces of so many.
+_SLOTS_AT_ONCE = 1 << 20
+#: From as many entries on as there are slots in so many, slots are kept in memory.
+_SLOTS_PER_ENTRY_IN_BULK = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +71,8 @@ class IndexFileWriter:
         self._header: tuple[int, ...] = (0, 0, 0, 0, 0, 1)
         #: The sum of the slots, once somebody has counted them.
         self.tally: SlotsTally | None = None
+        #: The slots as numbers, while much is put.
+        self._heads: NDArray[np.int32] | None = None
         self.begin_timestamp = 0
         self.end_timestamp = 0
         self.begin_physical_offset = 0
@@ -133,7 +141,7 @@ class IndexFileWriter:
         time_diffs = self._time_diffs(timestamps)
         loops = kernels(count)
         if loops is not None:
-            entries, last_slots, last_numbers = self._chain_compiled(
+            entries, slots, numbers = self._chain_compiled(
                 loops, hashes, physical_offsets, time_diffs
             )
         else:
@@ -142,22 +150,45 @@ class IndexFileWriter:
             made["physical_offset"] = physical_offsets
             made["time_diff_s"] = time_diffs
             order = order or SlotOrder.of(hashes, self.slot_count)
-            last_slots, last_numbers = self._chain(order, made)
+            slots, numbers = self._chain(order, made)
             entries = made.view(np.uint8)
-        position = self._entry_position(self.index_count)
-        self._file.store(position, entries, len(entries))
-        self._file.scatter(
-            INDEX_HEADER.itemsize + last_slots * INDEX_SLOT.itemsize,
-            INDEX_SLOT.itemsize,
-            last_numbers.astype(INDEX_SLOT),
-        )
+        self._file.store(self._entry_position(self.index_count), entries, len(entries))
+        self._store_slots(slots, numbers)
         if self.index_count <= 1:
             self.begin_physical_offset = int(physical_offsets[0])
             self.begin_timestamp = int(timestamps[0])
         self.index_count += count
         self.end_physical_offset = int(physical_offsets[-1])
         self.end_timestamp = int(timestamps[-1])
+        if self._heads is None:
+            self._store_header()
+
+    def begin_bulk(self) -> None:
+        """Keep slots in memory until :meth:`end_bulk`, because most of them will change: what is
+        put until then is not in the file's header either, so that nobody sees a half of it."""
+        self._heads = self._slots.view(INDEX_SLOT).astype(np.int32)
+
+    def end_bulk(self) -> None:
+        """Store the slots, and then the header that counts what was put."""
+        heads, self._heads = self._heads, None
+        if heads is None or self._header[-1] == self.index_count:
+            return
+        for start in range(0, len(heads), _SLOTS_AT_ONCE):
+            piece = heads[start : start + _SLOTS_AT_ONCE].astype(INDEX_SLOT).view(np.uint8)
+            position = INDEX_HEADER.itemsize + start * INDEX_SLOT.itemsize
+            self._file.store(position, piece, len(piece))
         self._store_header()
+
+    def _store_slots(self, slots: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        """Let slots lead to other entries."""
+        if self._heads is not None:
+            self._heads[slots] = numbers
+            return
+        self._file.scatter(
+            INDEX_HEADER.itemsize + slots * INDEX_SLOT.itemsize,
+            INDEX_SLOT.itemsize,
+            numbers.astype(INDEX_SLOT),
+        )
 
     def _chain(
         self, order: SlotOrder, entries: NDArray[np.void]
@@ -169,7 +200,8 @@ class IndexFileWriter:
         """
         firsts = order.firsts
         numbers = order.rows + self.index_count
-        heads = self._slots.view(INDEX_SLOT)[order.slots[firsts]].astype(np.int64)
+        all_heads = self._slots.view(INDEX_SLOT) if self._heads is None else self._heads
+        heads = all_heads[order.slots[firsts]].astype(np.int64)
         # A slot that points outside of the entries is taken for an empty one.
         heads[(heads <= 0) | (heads > numbers[firsts])] = 0
         previous = np.empty(len(numbers), np.int64)
@@ -187,17 +219,31 @@ class IndexFileWriter:
         physical_offsets: NDArray[np.int64],
         time_diffs: NDArray[np.int64],
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """The bytes of entries, the slots that change, and to what: in one pass, without a sort."""
+        """The bytes of entries, the slots that change, and to what: in one pass, without a sort.
+
+        Slots that are in memory the pass changes itself, and leaves none to be changed.
+        """
         count = len(hashes)
         entries = np.empty(count * INDEX_ENTRY.itemsize + loops.SPARE, np.uint8)
-        places = np.full(2 << count.bit_length(), -1, np.int32)
-        changed, numbers = np.empty((2, count), np.int64)
-        changed_count, empty_count = loops.chain_entries(
-            loops.read_only(hashes), physical_offsets, time_diffs, loops.read_only(self._slots),
-            self.slot_count, self.index_count, places, entries, changed, numbers,
-        )
+        if self._heads is not None:
+            empty_count, growth = loops.chain_entries_in_memory(
+                loops.read_only(hashes), physical_offsets, time_diffs, self._heads,
+                self.index_count, entries,
+            )
+            if self.tally is not None:
+                self.tally.note_growth(self.index_count, count, int(growth))
+            changed = numbers = np.empty(0, np.int64)
+        else:
+            places = np.full(2 << count.bit_length(), -1, np.int32)
+            changed, numbers = np.empty((2, count), np.int64)
+            changed_count, empty_count = loops.chain_entries(
+                loops.read_only(hashes), physical_offsets, time_diffs,
+                loops.read_only(self._slots), self.slot_count, self.index_count, places, entries,
+                changed, numbers,
+            )
+            changed, numbers = changed[:changed_count], numbers[:changed_count]
         self.hash_slot_count += int(empty_count)
-        return entries[: -loops.SPARE], changed[:changed_count], numbers[:changed_count]
+        return entries[: -loops.SPARE], changed, numbers
 
     @property
     def _slots(self) -> NDArray[np.uint8]:
@@ -289,6 +335,7 @@ class IndexWriter:
         self._notes = IndexNotes(files.posix, notes_path(files.store_path))
         #: The latest message in a full, flushed file: what the checkpoint says of the index.
         self.safe_timestamp = 0
+        self._is_in_bulk = False
         names = self._names()
         if names:
             self._last = IndexFileWriter.open(
@@ -305,6 +352,18 @@ class IndexWriter:
     def entry_count_of_last(self) -> int:
         """Entries in the last file."""
         return self._last.index_count - 1 if self._last is not None else 0
+
+    @contextlib.contextmanager
+    def bulk(self, entry_count: int) -> Iterator[None]:
+        """Announce that so many entries follow: if they are many, slots are stored once for each
+        file, at its end. Left by an error, files keep what they had."""
+        self._is_in_bulk = entry_count * _SLOTS_PER_ENTRY_IN_BULK >= self.slot_count
+        if self._is_in_bulk and self._last is not None:
+            self._last.begin_bulk()
+        yield
+        self._is_in_bulk = False
+        if self._last is not None:
+            self._last.end_bulk()
 
     def begin_record(self) -> None:
         """A broker looks for a file with room for every record, even for one without keys."""
@@ -339,10 +398,14 @@ class IndexWriter:
 
     def _roll(self) -> None:
         before = self._last
+        if before is not None:
+            before.end_bulk()
         path = f"{self.directory}/{self._new_name()}"
         self._last = IndexFileWriter.create(
             self.files, path, self.slot_count, self.entry_count, before
         )
+        if self._is_in_bulk:
+            self._last.begin_bulk()
         self._unflushed.append(self._last)
 
     def _new_name(self) -> str:

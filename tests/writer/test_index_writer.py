@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from index_files import open_with_wild_slot
 
 from rmqlog.commitlog_format.errors import CorruptIndexError
+from rmqlog.commitlog_format.files import LocalFiles
 from rmqlog.commitlog_format.hashing import index_hash
 from rmqlog.commitlog_format.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
+from rmqlog.writer.index_notes import notes_path, read_notes, slots_sum
 from rmqlog.writer.index_writer import IndexFileWriter, IndexWriter
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.segments import FileSet
@@ -112,19 +114,24 @@ def test_a_file_begins_where_the_one_before_it_ended(tmp_path: Path) -> None:
     ),
     st.lists(st.integers(1, 20), min_size=1, max_size=10),
     st.integers(1, 7),
+    st.none() | st.integers(0, 9),
 )
 def test_entries_put_in_any_batches_equal_those_put_one_by_one(
-    tmp_path_factory: pytest.TempPathFactory, entries: list[Entry], sizes: list[int], slots: int
+    tmp_path_factory: pytest.TempPathFactory, entries: list[Entry], sizes: list[int], slots: int,
+    batches_before_bulk: int | None,
 ) -> None:
     path = tmp_path_factory.mktemp("index")
     file = IndexFileWriter.create(FileSet(Posix(), str(path)), f"{path}/1", slots, 64, None)
     expected = SequentialIndexFile(slots, 64)
     done = 0
-    for size in sizes * 60:
+    for number, size in enumerate(sizes * 60):
         if done >= len(entries):
             break
+        if number == batches_before_bulk:
+            file.begin_bulk()
         put(file, entries[done : done + size])
         done += size
+    file.end_bulk()
     for entry in entries:
         expected.put(*entry)
 
@@ -183,6 +190,59 @@ def test_an_index_goes_on_in_its_last_file(tmp_path: Path) -> None:
         expected.put(*entry)
     (only,) = (tmp_path / "index").iterdir()
     assert only.read_bytes() == expected.content()
+
+
+def put_in_bulk(path: Path, count: int, *, fail: bool = False) -> IndexWriter:
+    """Ten entries, and then so many at once in files of 40."""
+    small = StoreSettings(maxHashSlotNum=8, maxIndexNum=41)
+    index = IndexWriter(FileSet(Posix(), str(path)), f"{path}/index", small)
+    hashes = np.arange(10 + count, dtype=np.int32) * 7919 % 1000
+    numbers = np.arange(10 + count) + 1
+    index.put(hashes[:10], numbers[:10] * 100, numbers[:10] * 1000)
+    index.flush()
+    with index.bulk(count):
+        for start in range(10, 10 + count, 9):
+            rows = slice(start, start + 9)
+            index.put(hashes[rows], numbers[rows] * 100, numbers[rows] * 1000)
+        if fail:
+            raise ZeroDivisionError
+    index.flush()
+    return index
+
+
+def test_what_is_put_in_bulk_is_chained_across_files(tmp_path: Path) -> None:
+    put_in_bulk(tmp_path, 90)
+
+    expected = [SequentialIndexFile(8, 41)]
+    for number in range(1, 101):
+        if expected[-1].count == 41:
+            ended = expected[-1]
+            expected.append(SequentialIndexFile(8, 41, (ended.end_offset, ended.end_time)))
+        expected[-1].put((number - 1) * 7919 % 1000, number * 100, number * 1000)
+    found = [path.read_bytes() for path in sorted((tmp_path / "index").iterdir())]
+    assert found == [file.content() for file in expected]
+
+
+def test_the_note_behind_a_bulk_knows_the_sum_of_all_slots(tmp_path: Path) -> None:
+    put_in_bulk(tmp_path, 90)
+
+    note = read_notes(LocalFiles(), notes_path(str(tmp_path)))[0]
+    content = sorted((tmp_path / "index").iterdir())[-1].read_bytes()
+    heads = np.frombuffer(content, INDEX_SLOT, 8, INDEX_HEADER.itemsize)
+    assert note.header.index_count == 21
+    assert note.slots_sum == slots_sum(heads)
+
+
+def test_a_bulk_that_fails_leaves_slots_and_header_as_they_were(tmp_path: Path) -> None:
+    put_in_bulk(tmp_path / "before", 0)
+    (before,) = (tmp_path / "before" / "index").iterdir()
+
+    with pytest.raises(ZeroDivisionError):
+        put_in_bulk(tmp_path / "failed", 18, fail=True)
+
+    (failed,) = (tmp_path / "failed" / "index").iterdir()
+    end = INDEX_HEADER.itemsize + 8 * INDEX_SLOT.itemsize + 11 * INDEX_ENTRY.itemsize
+    assert failed.read_bytes()[:end] == before.read_bytes()[:end]
 
 
 def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:

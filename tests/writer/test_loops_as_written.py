@@ -32,13 +32,16 @@ def written(path: Path, other_host: str) -> list[bytes]:
     return [content for folder in FOLDERS for _, content in files_below(path, folder)]
 
 
-def indexed(path: Path, key_hashes: list[int]) -> bytes:
+def indexed(path: Path, key_hashes: list[int], *, in_bulk: bool = False) -> bytes:
     """An index file whose first slot leads nowhere, with entries put in two batches."""
     path.mkdir()
     file = open_with_wild_slot(path, 4, 64)
+    if in_bulk:
+        file.begin_bulk()
     for part in (key_hashes[:5], key_hashes[5:]):
         offsets = np.arange(len(part), dtype=np.int64) * 2**33
         file.put(np.array(part, np.int32), offsets, np.full(len(part), START_MS, np.int64))
+    file.end_bulk()
     return (path / "1").read_bytes()
 
 
@@ -95,9 +98,10 @@ def test_index_entries_are_what_numpy_makes_of_them(
 ) -> None:
     key_hashes = [4, 8, 1, 2**31 - 1, 5, 9, 4, 1, 1, 0, 3, 2**31 - 2, 7, 7, 2, 6, 13]
     found = indexed(tmp_path / "loops", key_hashes)
+    in_bulk = indexed(tmp_path / "bulk", key_hashes, in_bulk=True)
     use_numpy(monkeypatch)
 
-    assert found == indexed(tmp_path / "numpy", key_hashes)
+    assert found == in_bulk == indexed(tmp_path / "numpy", key_hashes)
 
 
 @pytest.mark.usefixtures("uncompiled")
