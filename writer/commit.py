@@ -386,7 +386,10 @@ class BatchCommit:
         segment_size = self._target.log.segment_size
         for file in self._job.files:
             reader = StagedFileReader(f"{self._job.folder}/{file.name}")
+            counts: Counter[QueueKey] = Counter()
             for staged in reader.batches():
+                if not next_offsets.keys() >= set(staged.queues):
+                    raise _other_rows(reader, staged.queues, sorted(next_offsets))
                 sizes = staged.rows["size"].astype(np.int64)
                 codes = staged.rows["queue_code"]
                 placements = place_records(sizes, offset, segment_size)
@@ -397,9 +400,12 @@ class BatchCommit:
                 )
                 last = placements[-1]
                 offset = last.physical_offset + last.size
-                counts = np.bincount(codes, minlength=len(staged.queues)).tolist()
-                for queue, count in zip(staged.queues, counts, strict=True):
+                of_batch = np.bincount(codes, minlength=len(staged.queues)).tolist()
+                for queue, count in zip(staged.queues, of_batch, strict=True):
                     next_offsets[queue] += count
+                    counts[queue] += count
+            if counts != Counter(dict(file.counts)):
+                raise _other_rows(reader, counts.total(), file.row_count)
 
     def _dispatch_batch(self, assigned: _Assigned) -> DispatchBatch:
         rows = assigned.staged.rows
@@ -415,6 +421,13 @@ class BatchCommit:
             store_timestamp=np.full(len(rows), self._timestamp, np.int64),
             tags_code=tags_code,
         )
+
+
+def _other_rows(reader: StagedFileReader, found: object, expected: object) -> CorruptStagingError:
+    return CorruptStagingError(
+        "a staged file has other rows than its task told", reader.path, found=found,
+        expected=expected,
+    )
 
 
 def _no_record(assigned: _Assigned) -> CorruptStagingError:

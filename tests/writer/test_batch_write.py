@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from rmqlog.commitlog_format.errors import (
     CorruptConfigError,
 )
 from rmqlog.commitlog_format.store import Store
+from rmqlog.commitlog_format.store_files import QueueKey
 from rmqlog.commitlog_format.verify import verify_store
 from rmqlog.writer.batch_write import abort_job, commit_job, is_committed
 from rmqlog.writer.commit_manifest import CommitManifest
@@ -203,6 +205,26 @@ def test_staged_bytes_that_were_lost_fail_the_job_and_nothing_happens(tmp_path: 
     with open_writer(tmp_path):
         pass
     assert list(Store(str(tmp_path)).topics) == []
+
+
+def test_a_whole_batch_that_was_lost_fails_the_job(tmp_path: Path) -> None:
+    staged = stage(tmp_path, [[batch(20), batch(30, 20)]])
+    path = Path(staged.folder) / staged.files[0].name
+    (alone,) = stage(tmp_path / "other", [[batch(20)]]).files
+    first = (tmp_path / "other/rmqlog/staging/job" / alone.name).read_bytes()
+    assert len(first) < path.stat().st_size
+    path.write_bytes(path.read_bytes()[: len(first)])
+
+    with pytest.raises(CommitFailedError, match="other rows than its task told; found 20"):
+        commit_job(str(tmp_path), staged, SMALL)
+
+
+def test_a_queue_that_no_task_told_of_fails_the_job(tmp_path: Path) -> None:
+    staged = stage(tmp_path, [[batch(20)]])
+    wrong = replace(staged.files[0], counts=((QueueKey("orders", 0), 20),))
+
+    with pytest.raises(CommitFailedError, match="other rows than its task told"):
+        commit_job(str(tmp_path), replace(staged, files=[wrong]), SMALL)
 
 
 def test_a_gate_that_may_be_open_is_a_state_unknown(
