@@ -107,10 +107,11 @@ def _spare_collector() -> None:
 
 
 def _send_at_once() -> None:
-    """Have the system send every answer when it is written.
+    """Have the system send every answer when it is written, and acknowledge what comes.
 
     Spark leaves that to the system, which keeps a short piece until the one before it was
-    acknowledged. Spark, which waits for the answer, acknowledges 40 ms later.
+    acknowledged. Spark, which waits for the answer, acknowledges 40 ms later; so would we while
+    Spark keeps the end of a stream of few rows.
     """
     for name in os.listdir(_DESCRIPTORS):
         with contextlib.suppress(OSError):  # closed by now: the one that listed them
@@ -119,3 +120,5 @@ def _send_at_once() -> None:
                 with socket.socket(fileno=os.dup(descriptor)) as connection:
                     if connection.family in _TCP_FAMILIES:
                         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        if sys.platform == "linux":  # no other system can be told
+                            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
