@@ -216,6 +216,8 @@ class _Columns:
     def find(self, name: str, kind: pa.DataType) -> pa.Array | None:
         column = self._columns.get(name)
         if column is None or column.type == kind:
+            if column is not None and pa.types.is_string(kind):
+                rules.check_well_formed(column, name)  # Spark, for one, does not look
             return column
         try:
             return column.cast(kind)
@@ -348,6 +350,8 @@ def _read_properties(
     entries += np.arange(len(entry_rows))
     names = column.keys.take(pa.array(entries))
     values = column.items.take(pa.array(entries))
+    for part in (names, values):
+        rules.check_well_formed(part, "properties", entry_rows)
     rules.check_property_entries(
         ByteColumn.from_arrow(names), ByteColumn.from_arrow(values), entry_rows,
         np.asarray(values.is_null()),

@@ -48,6 +48,7 @@ RULE_TOPIC_BATCH = "a topic with BatchConsumeQueues takes inner batches, which a
 RULE_QUEUE_ID = f"queueId is from 0 to {QUEUE_COUNT_MAX - 1}"
 RULE_BODY_MISSING = "a message has a body, though it may be empty"
 RULE_BODY_SIZE = "a body, compressed or not, has at most maxMessageSize bytes"
+RULE_TEXT = "texts are well-formed UTF-8"
 RULE_SEPARATOR = "names and values contain neither 0x01 nor 0x02"
 RULE_PROPERTY_NAME = "each of the properties has a name"
 RULE_PROPERTY_VALUE = "each of the properties has a value (readers drop empty ones)"
@@ -120,6 +121,26 @@ def check_body_sizes(sizes: NDArray[np.int64], settings: StoreSettings) -> None:
     _refuse_first(
         sizes > settings.maxMessageSize, RULE_BODY_SIZE, sizes, settings.maxMessageSize
     )
+
+
+def check_well_formed(
+    texts: pa.StringArray, name: str, rows: NDArray[np.int64] | None = None
+) -> None:
+    """Raise for a text that is no UTF-8: not even its hash could be told.
+
+    ``rows`` says whose text each one is, and ``name`` which column they are of.
+    """
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        for index, value in enumerate(texts.cast(pa.binary()).to_pylist()):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                row = index if rows is None else int(rows[index])
+                shown = f"{name} {_shown(repr(value))}"
+                raise RuleViolationError(RULE_TEXT, row, shown) from error
+        raise
 
 
 def check_separators(

@@ -23,6 +23,18 @@ def with_row(value: Any, kind: pa.DataType | None = None, others: Any = None) ->
     return pa.array([others, others, value], kind)
 
 
+def malformed() -> pa.StringArray:
+    """Three texts, the last of which ends in the middle of a character."""
+    return pa.array([b"ok", "über".encode(), b"gr\xc3"], pa.binary()).view(pa.string())
+
+
+def malformed_map(*, names: bool) -> pa.MapArray:
+    """Three rows with a property each; the last name, or the last value, is no UTF-8."""
+    good = pa.array(["a", "b", "c"])
+    keys, items = (malformed(), good) if names else (good, malformed())
+    return pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), keys, items)
+
+
 CASES: list[tuple[str, dict[str, Any], str]] = [
     ("no topic", {"topic": with_row(None, pa.string(), "t")}, rules.RULE_TOPIC_MISSING),
     ("empty topic", {"topic": with_row("", None, "t")}, rules.RULE_TOPIC_MISSING),
@@ -46,6 +58,10 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("body too large", {"body": with_row(b"x" * 5001, None, b"x")}, rules.RULE_BODY_SIZE),
     ("record larger than a segment", {"body": with_row(b"x" * 3950, None, b"x")},
      rules.RULE_RECORD_SIZE),
+    *((f"{name} that are no UTF-8", {name: malformed()}, rules.RULE_TEXT)
+      for name in ("keys", "tags", "uniqKey", "topic", "bornHost")),
+    ("a name that is no UTF-8", {"properties": malformed_map(names=True)}, rules.RULE_TEXT),
+    ("a value that is no UTF-8", {"properties": malformed_map(names=False)}, rules.RULE_TEXT),
     ("separator in tags", {"tags": with_row("a\x01b", pa.string())}, rules.RULE_SEPARATOR),
     ("separator in keys", {"keys": with_row("a\x02", pa.string())}, rules.RULE_SEPARATOR),
     ("separator in uniqKey", {"uniqKey": with_row("\x01", pa.string())}, rules.RULE_SEPARATOR),
