@@ -274,7 +274,7 @@ class RecordColumns:
 
     def total_sizes(self) -> NDArray[np.int64]:
         """TOTALSIZE of every record."""
-        topic_sizes = np.array([len(_topic_field(topic)) for topic in self.topics], np.int64)
+        topic_sizes = np.array([len(topic_field(topic)) for topic in self.topics], np.int64)
         header_sizes = np.full(len(self), layout.RECORD_HEADER_V4.itemsize, np.int64)
         for bit in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6):
             if (self.sys_flag & int(bit)).any():
@@ -349,7 +349,7 @@ def _put_compiled(
         records.topic_codes, records.queue_id, records.flag, records.sys_flag,
         records.born_host_codes, records.reconsume_times, records.body_crc,
     ], np.int32)
-    topics = ByteColumn.of([_topic_field(topic) for topic in records.topics])
+    topics = ByteColumn.of([topic_field(topic) for topic in records.topics])
     # Wider hosts keep their place in the table; no row of ours points there.
     hosts = bytearray().join(
         host[: layout.IPV4_HOST_SIZE] for host in (*records.born_hosts, records.store_host)
@@ -414,7 +414,7 @@ def _put_tails(
     """Body, topic and properties, each with its length, of all rows."""
     put_values(target, positions, records.bodies)
     positions = positions + records.bodies.sizes
-    topics = ByteColumn.of([_topic_field(topic) for topic in records.topics])
+    topics = ByteColumn.of([topic_field(topic) for topic in records.topics])
     if len(records.topics) == 1:
         put_constant(target, positions, topics.value(0))
         positions += topics.sizes[0]
@@ -433,7 +433,8 @@ def magic_of_topic(topic: bytes) -> int:
     return layout.MAGIC_V1 if len(topic) <= layout.MAX_TOPIC_SIZE_V1 else layout.MAGIC_V2
 
 
-def _topic_field(topic: bytes) -> bytes:
+def topic_field(topic: bytes) -> bytes:
+    """A topic as records hold it: its length, in the width of its magic, in front."""
     size = I8 if magic_of_topic(topic) == layout.MAGIC_V1 else I16
     return size.pack(len(topic)) + topic
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmqlog.spark_datasource.access_paths import LOOKUP_PATH, Findings
+from rmqlog.spark_datasource.bridge_text import text_for_bridge
 from rmqlog.spark_datasource.constraints import used_part
 from rmqlog.spark_datasource.predicates import TRUE, describe
 from rmqlog.spark_datasource.request import Request
 
-_OPEN, _CLOSE = "<rmqlog-report>", "</rmqlog-report>"
+_MARKER = "rmqlog-report"
 _FILTER_LENGTH_MAX = 300
 
 
@@ -70,7 +70,7 @@ class ScanReport:
             "description": self.description, "details": self.details, "metrics": self.metrics,
             "rows": self.rows, "bytes": self.size,
         }
-        return _OPEN + json.dumps(report).replace("<", "\\u003c") + _CLOSE
+        return text_for_bridge(_MARKER, report)
 
 
 def _shown_options(request: Request) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqlog.spark_datasource.sink_plan import SinkPlan
+from rmqlog.spark_datasource.staging_recipe import staged_by_bridge
 from rmqlog.spark_datasource.worker_process import begin_task
 from rmqlog.writer.batch_write import abort_job, commit_job
 from rmqlog.writer.commit import StagedJob
@@ -20,9 +22,9 @@ from rmqlog.writer.staging import StagingWriter
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver; nothing when the transaction was in the store already."""
+    """What a task tells the driver: the files that it has staged, in the order to be."""
 
-    staged: StagedFile | None
+    files: tuple[StagedFile, ...]
 
 
 class RmqlogWriter(DataSourceArrowWriter):
@@ -38,19 +40,24 @@ class RmqlogWriter(DataSourceArrowWriter):
             plan.staging.make_folder(Posix())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage the rows of one partition. Spark never says whether this attempt counts."""
+        """Stage the rows of one partition, those that the bridge has not staged in front of them.
+        Spark never says whether this attempt counts."""
         if self.plan.is_done:
             for _ in iterator:  # Spark wants its rows to be taken
                 pass
-            return StagedMessage(None)
+            return StagedMessage(())
         begin_task()
         context = TaskContext.get()
         assert context is not None
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        with StagingWriter(self.plan.staging, partition, attempt) as staging:
+        plain = staged_by_bridge(self.plan.staging, partition, attempt)
+        with StagingWriter(
+            self.plan.staging, partition, attempt,
+            first_row=plain.file.row_count, first_turn=plain.dealt_rows,
+        ) as staging:
             for batch in iterator:
                 staging.add(batch)
-            return StagedMessage(staging.finish())
+            return StagedMessage((plain.file, staging.finish()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit what the attempts that count have staged, in the order of the partitions."""
@@ -63,7 +70,9 @@ class RmqlogWriter(DataSourceArrowWriter):
 
     def staged_job(self, messages: Sequence[WriterCommitMessage | None]) -> StagedJob:
         """What the tasks have staged, as their messages tell."""
-        files = sorted(_staged_files(messages), key=lambda file: file.partition)
+        found = [message.files for message in messages if isinstance(message, StagedMessage)]
+        files = [file for file in chain.from_iterable(found) if file.row_count]
+        files.sort(key=lambda file: file.partition)
         return StagedJob(self.plan.job, self.plan.staging.folder, files)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -71,7 +80,3 @@ class RmqlogWriter(DataSourceArrowWriter):
         gives all of them when a commit has failed, or only its answer was lost."""
         abort_job(self.plan.staging.store_path, self.plan.job)
 
-
-def _staged_files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
-    found = [message.staged for message in messages if isinstance(message, StagedMessage)]
-    return [staged for staged in found if staged is not None]

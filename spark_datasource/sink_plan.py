@@ -30,6 +30,7 @@ from rmqlog.commitlog_format.config_files import TOPICS
 from rmqlog.commitlog_format.errors import InvalidNameError, InvalidSettingError
 from rmqlog.spark_datasource.option_values import BRIDGE_PREFIX
 from rmqlog.spark_datasource.sink_options import SinkOptions
+from rmqlog.spark_datasource.staging_recipe import staging_recipe
 from rmqlog.writer.batch_write import is_committed
 from rmqlog.writer.commit_records import JobId, Transaction
 from rmqlog.writer.message_columns import ASSIGNED_COLUMNS
@@ -65,12 +66,14 @@ class SinkPlan:
     """One write: what tasks need, and what the commit needs besides.
 
     ``is_done`` tells that the transaction is in the store already: nothing is to be written.
+    ``recipe`` is for the bridge, which finds it in the pickled writer.
     """
 
     job: JobId
     staging: StagingPlan
     lock_timeout_s: float
     is_done: bool
+    recipe: str = ""
 
 
 def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
@@ -99,7 +102,9 @@ def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool)
         compression_threshold=options["compressionThreshold"],
         allow_v2=options["messageVersion"] == "V2",
     )
-    return SinkPlan(job, staging, options["lockTimeout"] / 1000, is_committed(path, job))
+    is_done = is_committed(path, job)
+    recipe = "" if is_done else staging_recipe(given, schema, staging)
+    return SinkPlan(job, staging, options["lockTimeout"] / 1000, is_done, recipe)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

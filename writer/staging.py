@@ -95,14 +95,18 @@ class StagingWriter:
     """
 
     def __init__(
-        self, plan: StagingPlan, partition: int, attempt: int, *, posix: Posix | None = None
+        self, plan: StagingPlan, partition: int, attempt: int, *, posix: Posix | None = None,
+        first_row: int = 0, first_turn: int = 0,
     ) -> None:
+        """``first_row`` is how many rows of the partition somebody else has staged, and
+        ``first_turn`` how many of them were dealt out to the queues."""
         self._plan = plan
+        self._first_row = first_row
         self._posix = posix or Posix()
         self._host = parse_host(plan.settings.store_host)
         self._drafter = Drafter(
             plan.settings.delay_levels_ms, plan.queue_count, UniqKeys(self._host),
-            first_turn=partition,
+            first_turn=partition + first_turn,
         )
         self._staged = StagedFile(f"{partition}-{attempt}", partition)
         self._counts: Counter[QueueKey] = Counter()
@@ -118,7 +122,7 @@ class StagingWriter:
         try:
             self._add(batch)
         except RuleViolationError as error:
-            row = self._staged.row_count + error.row
+            row = self._first_row + self._staged.row_count + error.row
             raise RuleViolationError(error.rule, row, error.value, error.expected) from error
 
     def _add(self, batch: pa.RecordBatch) -> None:

@@ -41,12 +41,12 @@ class UniqKeys:
         items["address"] = np.frombuffer(self._address, self._item["address"])[0]
         items["process"] = os.getpid() & 0xFFFF
         items["salt"] = self._salt
-        items["time_ms"] = (ticks >> _COUNTER_BITS) - _month_start_ms(now_ms)
+        items["time_ms"] = (ticks >> _COUNTER_BITS) - month_start_ms(now_ms)
         items["counter"] = ticks & 0xFFFF
         return hex_column(items)
 
 
-def _month_start_ms(now_ms: int) -> int:
+def month_start_ms(now_ms: int) -> int:
     """The first instant of the month in local time, as clients count."""
     now = time.localtime(now_ms / _MILLISECONDS_A_SECOND)
     start = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))

@@ -1,4 +1,4 @@
-"""A standalone cluster of two workers gives the rows of a local session."""
+"""A standalone cluster of two workers reads and writes the rows of a local session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from query_reference import is_system, store_rows
@@ -42,6 +43,34 @@ print("ANSWER " + json.dumps(answer))
 spark.stop()
 """
 
+#: Writes with the jar where a setting has it; tells which programs made the unique keys.
+WRITER = """
+import json, os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import rmqlog
+
+master, path, setting = sys.argv[1:]
+builder = SparkSession.builder.master(master)
+for name, text in {
+    setting: rmqlog.jar_path(), "spark.ui.enabled": "false", "spark.cores.max": "2",
+    "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}.items():
+    builder = builder.config(name, text)
+spark = builder.getOrCreate()
+frame = spark.range(0, 1000, 1, 4).selectExpr("cast(id as string) as body")
+frame.write.format("rmqlog").option("topic", "orders").mode("append").save(path)
+rows = spark.read.format("rmqlog").option("topic", "orders").load(path).collect()
+processes = {int(row["uniqKey"][8:12], 16) for row in rows}
+makers = {
+    Path("/proc", name, "comm").read_text().strip() for name in os.listdir("/proc")
+    if name.isdigit() and int(name) & 0xFFFF in processes
+}
+print("ANSWER " + json.dumps([sorted(int(row["body"]) for row in rows), sorted(makers)]))
+spark.stop()
+"""
+
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
@@ -50,16 +79,21 @@ def master(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def test_a_cluster_gives_the_rows_of_a_local_session(master: str, tmp_path: Path) -> None:
-    path = write_query_store(tmp_path / "store", count=120)
-    rows = [row for row in store_rows(path) if not is_system(row["topic"])]
+def answer_of(program: str, *arguments: str) -> Any:
+    """What a driver has to say."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     finished = subprocess.run(
-        [sys.executable, "-c", DRIVER, master, str(path)], env=environment, capture_output=True,
+        [sys.executable, "-c", program, *arguments], env=environment, capture_output=True,
         text=True, timeout=300, check=False)
     assert finished.returncode == 0, finished.stderr[-3000:]
     line = next(one for one in finished.stdout.splitlines() if one.startswith("ANSWER "))
-    answer = json.loads(line.removeprefix("ANSWER "))
+    return json.loads(line.removeprefix("ANSWER "))
+
+
+def test_a_cluster_gives_the_rows_of_a_local_session(master: str, tmp_path: Path) -> None:
+    path = write_query_store(tmp_path / "store", count=120)
+    rows = [row for row in store_rows(path) if not is_system(row["topic"])]
+    answer = answer_of(DRIVER, master, str(path))
     names = ("topic", "queueId", "queueOffset", "tags", "keys", "msgId")
     expected = sorted(([row[name] for name in names] for row in rows), key=lambda row: row[:3])
     assert sorted(answer["rows"], key=lambda row: row[:3]) == expected
@@ -67,3 +101,15 @@ def test_a_cluster_gives_the_rows_of_a_local_session(master: str, tmp_path: Path
     assert answer["partitions"] == 4
     assert answer["table"] == sum(row["topic"] == "orders" for row in rows)
     assert answer["executors"] == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_java"), [("spark.jars", True), ("spark.driver.extraClassPath", False)]
+)
+def test_executors_stage_rows_in_java_where_they_have_the_jar(
+    master: str, tmp_path: Path, setting: str, is_java: bool
+) -> None:
+    bodies, makers = answer_of(WRITER, master, str(tmp_path / "store"), setting)
+
+    assert bodies == list(range(1000))
+    assert ("java" in makers) is is_java

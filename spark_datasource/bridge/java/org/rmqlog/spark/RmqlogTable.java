@@ -9,6 +9,7 @@ import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
 import org.apache.spark.sql.types.StructType;
@@ -44,7 +45,12 @@ record RmqlogTable(String name, StructType schema, CaseInsensitiveStringMap opti
     all.put(PythonSource.QUERY_ID, info.queryId());
     LogicalWriteInfo spoken =
         new WriteInfo(info.schema(), info.queryId(), PythonSource.spoken(all));
-    return new PythonWriteBuilder(PythonSource.fresh(), PythonSource.name(), spoken);
+    return new PythonWriteBuilder(PythonSource.fresh(), PythonSource.name(), spoken) {
+      @Override
+      public Write build() {
+        return new StagingWrite(super.build(), spoken.schema());
+      }
+    };
   }
 
   private Map<String, String> with(CaseInsensitiveStringMap queryOptions) {

@@ -1,6 +1,5 @@
 package org.rmqlog.spark;
 
-import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.TreeMap;
@@ -14,9 +13,6 @@ import org.apache.spark.sql.connector.read.Statistics;
 final class ScanReport implements Statistics {
   static final ScanReport NONE = new ScanReport("{}", new ObjectMapper().createObjectNode());
 
-  private static final String OPENING = "<rmqlog-report>";
-  private static final String CLOSING = "</rmqlog-report>";
-
   private final String json;
   private final JsonNode tree;
 
@@ -25,18 +21,12 @@ final class ScanReport implements Statistics {
     this.tree = tree;
   }
 
-  /**
-   * Finds the report in a pickled partition. The last opening marker counts: a class that is
-   * pickled by value carries the marker as a constant in front of its instance.
-   */
+  /** Finds the report in a pickled partition. */
   static ScanReport find(byte[] pickled) {
-    String text = new String(pickled, StandardCharsets.ISO_8859_1);
-    int start = text.lastIndexOf(OPENING) + OPENING.length();
-    int end = text.indexOf(CLOSING, start);
-    if (start < OPENING.length() || end < 0) {
-      return NONE;
-    }
-    String json = text.substring(start, end);
+    return PickledText.find(pickled, "rmqlog-report").map(ScanReport::of).orElse(NONE);
+  }
+
+  private static ScanReport of(String json) {
     try {
       JsonNode tree = new ObjectMapper().readTree(json);
       return tree.isObject() ? new ScanReport(json, tree) : NONE;
