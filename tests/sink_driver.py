@@ -3,6 +3,7 @@ as JSON lines and answers each with a line.
 
 A line is ``{"store": …, "rows": n, "fault": {…}, "options": {…}}``, or ``{"stop": true}``. The rows
 of a job are numbers; the ``fault`` says where an attempt fails, sleeps or dies (:class:`Fault`).
+With ``"bridge": true`` tasks stage in Java what they can; without it Python stages everything.
 """
 
 from __future__ import annotations
@@ -10,25 +11,29 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from faults import FaultyPosix
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.functions import expr, udf
 from pyspark.sql.types import StructType
 
 from rmqlog.spark_datasource.sink import RmqlogWriter, StagedMessage
 from rmqlog.spark_datasource.sink_plan import SinkPlan, plan_write
 from rmqlog.spark_datasource.source import RmqlogDataSource
 from rmqlog.writer.batch_write import commit_job
+from rmqlog.writer.commit import StagedJob
 from rmqlog.writer.posix import Action, Call
 
 TOPIC = "orders"
@@ -37,12 +42,24 @@ SIZES = {
     "mappedFileSizeCommitLog": "64k", "mappedFileSizeConsumeQueue": "4000",
     "maxHashSlotNum": "500", "maxIndexNum": "2000",
 }
+#: The name of the faulty source, without the bridge and behind it.
+SOURCE = "rmqlog_faulty"
 #: Points of a task, in their order.
 POINTS = ("before rows", "between rows", "staged", "before message", "message")
+#: The same with the bridge: ``rows`` is while Java takes them, and none is left to Python.
+BRIDGE_POINTS = ("rows", "before rows", "staged", "before message", "message")
+#: What an attempt goes through, without harm, when Java has staged rows of it.
+STAGED_BY_JAVA = "staged by Java"
+#: So many rows go to Python, and come from it, at once.
+BATCH_ROWS = 100
+#: A batch of such bodies is more than Java keeps before it writes.
+WIDE_BODY_SIZE = 12_000
+WIDE_SEGMENT_SIZE = "1m"
 #: In the folder of traces: name and path of every call of a commit that was not killed.
 COMMIT_CALLS = "commit-calls.json"
-#: In the folder of traces: the staged files that no message names, when the commit begins.
-LOSERS = "losers.json"
+#: In the folder of traces, for each commit, when it begins: the attempts that no message names,
+#: and how many rows are in each staged file that counts.
+OUTCOME = "outcome"
 #: What waits for so long waits in vain.
 PATIENCE_S = 240.0
 
@@ -59,7 +76,8 @@ class Fault:
     At ``point``, the first ``attempts`` attempts at ``partition`` fail; ``how`` is ``raise``,
     ``kill`` (the worker), ``kill executor``, ``kill executors`` (all of them), or what slows a
     task down so that Spark runs a copy of it: ``await copy`` goes on when the copy has staged
-    the partition, ``outrun copy`` when it is at the point too, where it then stays.
+    the partition, ``outrun copy`` when it is at the point too, where it then stays. At the point
+    ``rows`` bodies are made by :class:`StrikingBodies`.
 
     The commit strikes before ``commit_call``: it dies, the driver's whole process group if
     ``commit_how`` is ``kill group``, or the call fails if it is ``error``. Before it begins
@@ -76,6 +94,11 @@ class Fault:
     commit_how: str = "kill"
     meet: int = 0
     trace: str = ""
+
+    @property
+    def body_size(self) -> int:
+        """How wide the bodies are of the job that it is in."""
+        return WIDE_BODY_SIZE if self.point == "rows" else 0
 
     def strike(self, point: str, staging: str = "") -> None:
         """Fail here, if this is the place and it has not happened yet."""
@@ -177,7 +200,7 @@ class FaultyMessage(StagedMessage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.fault.strike("message")
-        return FaultyMessage, (self.staged, self.fault)
+        return FaultyMessage, (self.files, self.fault)
 
 
 class CommitPosix(FaultyPosix):
@@ -219,8 +242,10 @@ class FaultyWriter(RmqlogWriter):
         """Write, failing on the way."""
         self._strike("before rows")
         message = super().write(self._between(iterator))
+        if any(is_of_java(file.name) and file.row_count for file in message.files):
+            self._strike(STAGED_BY_JAVA)
         self._strike("before message")
-        return FaultyMessage(message.staged, self.fault)
+        return FaultyMessage(message.files, self.fault)
 
     def _between(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in iterator:
@@ -238,11 +263,7 @@ class FaultyWriter(RmqlogWriter):
         fault, staging = self.fault, self.plan.staging
         job, posix = self.staged_job(messages), CommitPosix(fault)
         if fault.trace:
-            winners = {file.name for file in job.files}
-            # Records are in files beside, whose names go on with a dot.
-            attempts = {name.split(".")[0] for name in os.listdir(job.folder)}
-            losers = sorted(attempts - winners)
-            Path(fault.trace, LOSERS).write_text(json.dumps(losers))
+            self._note_staged(job, messages)
         fault.before_commit()
         commit_job(
             staging.store_path, job, staging.settings,
@@ -251,6 +272,33 @@ class FaultyWriter(RmqlogWriter):
         if fault.trace:
             Path(fault.trace, COMMIT_CALLS).write_text(json.dumps(posix.calls))
 
+    def _note_staged(
+        self, job: StagedJob, messages: Sequence[WriterCommitMessage | None]
+    ) -> None:
+        winners = {
+            _attempt_of(file.name)
+            for message in messages if isinstance(message, StagedMessage)
+            for file in message.files  # files without a row are no part of the job
+        }
+        losers = {_attempt_of(name) for name in os.listdir(job.folder)} - winners
+        rows = {file.name: file.row_count for file in job.files}
+        # Two drivers may commit with one trace at once.
+        Path(self.fault.trace, f"{OUTCOME},{os.getpid()}").write_text(
+            json.dumps({"losers": sorted(losers), "rows": rows})
+        )
+
+
+def is_of_java(file_name: str) -> bool:
+    """Whether a staged file is one of those that Java writes."""
+    return "-plain" in file_name
+
+
+def _attempt_of(file_name: str) -> str:
+    """Partition and attempt: all names of the files of an attempt begin with them."""
+    found = re.match(r"\d+-\d+", file_name)
+    assert found, file_name
+    return found[0]
+
 
 class FaultySource(RmqlogDataSource):
     """The source under a name of its own; its option ``fault`` is a fault's JSON."""
@@ -258,7 +306,7 @@ class FaultySource(RmqlogDataSource):
     @classmethod
     def name(cls) -> str:
         """Its own name: the jar takes ``rmqlog``."""
-        return "rmqlog_faulty"
+        return SOURCE
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer, with the fault."""
@@ -267,23 +315,67 @@ class FaultySource(RmqlogDataSource):
         return FaultyWriter(plan_write(given, schema, overwrite=overwrite), fault)
 
 
-def frame(spark: SparkSession, rows: int, *, shuffled: bool) -> DataFrame:
+class StrikingBodies:
+    """Makes wide bodies, and strikes when Java has written some of them and takes the next.
+
+    Every attempt gets a copy of its own, so each counts its rows from 0.
+    """
+
+    def __init__(self, fault: Fault, store: str) -> None:
+        self._fault = fault
+        self._staging = f"{store}/rmqlog/staging"
+        self._made_rows = 0
+
+    def __call__(self, number: int) -> str:
+        # The batch before may still be on its way, but the one before that has arrived.
+        if self._made_rows == 2 * BATCH_ROWS:
+            self._strike()
+        self._made_rows += 1
+        return body_of(number, self._fault.body_size)
+
+    def _strike(self) -> None:
+        context = TaskContext.get()
+        assert context is not None
+        written = f"{self._staging}/*/{context.partitionId()}-{context.taskAttemptId()}*"
+        wait_until(lambda: bool(glob(written)), "rows that were written")
+        (folder,) = glob(f"{self._staging}/*")
+        if any(map(is_of_java, glob(written))):
+            self._fault.strike(STAGED_BY_JAVA, folder)
+        self._fault.strike("rows", folder)
+
+
+def body_of(number: int, size: int = 0) -> str:
+    """The body of a row: its number, and spaces up to a size."""
+    return str(number).ljust(size)
+
+
+def frame(spark: SparkSession, rows: int, body: Column, job: dict[str, Any]) -> DataFrame:
     """So many numbered rows in four partitions; a few batches each."""
     numbers = spark.range(0, rows, 1, PARTITIONS)
-    if shuffled:
+    if job.get("shuffled", False):
         numbers = numbers.repartition(PARTITIONS, "id")
-    return numbers.selectExpr(
-        "cast(id as string) as body", "concat('key-', id) as keys", "'tag' as tags"
-    )
+    columns = ["body", "concat('key-', id) as keys", "'tag' as tags"]
+    if job.get("handover", False):
+        # Java leaves the time that stands for none, and all rows behind it, to Python.
+        of_partition = rows // PARTITIONS
+        columns.append(
+            f"if(id % {of_partition} = {of_partition // 2}, {-2**63}, id) as bornTimestamp"
+        )
+    return numbers.withColumn("body", body).selectExpr(*columns)
 
 
 def run(spark: SparkSession, job: dict[str, Any]) -> dict[str, Any]:
     """Write the rows of a job; what went wrong is the answer."""
-    options = {"topic": TOPIC, "fault": json.dumps(job.get("fault", {})), **SIZES}
-    writing = frame(spark, job["rows"], shuffled=job.get("shuffled", False)).write
-    writing = writing.format("rmqlog_faulty").options(**options, **job.get("options", {}))
+    fault, store = Fault(**job.get("fault", {})), job["store"]
+    options = {"topic": TOPIC, "fault": json.dumps(as_json(fault)), **SIZES}
+    body = expr("cast(id as string)")
+    if fault.point == "rows":
+        body = udf(StrikingBodies(fault, store), "string")("id")
+        options["mappedFileSizeCommitLog"] = WIDE_SEGMENT_SIZE
+    writing = frame(spark, job["rows"], body, job).write
+    writing = writing.format("rmqlog" if job.get("bridge", False) else SOURCE)
     try:
-        writing.mode("append").save(job["store"])
+        writing.options(**options, **job.get("options", {})).mode("append").save(store)
     except Exception as error:
         return {"error": str(error)}
     return {"error": None}

@@ -14,9 +14,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sink_driver import LOSERS, PARTITIONS, TOPIC, Fault, as_json
+from sink_driver import (
+    BATCH_ROWS,
+    OUTCOME,
+    PARTITIONS,
+    SOURCE,
+    TOPIC,
+    Fault,
+    as_json,
+    body_of,
+    is_of_java,
+)
 from standalone_cluster import QUICK_JAVA
 
+import rmqlog
 from rmqlog.commitlog_format.store import Store
 from rmqlog.commitlog_format.verify import verify_store
 
@@ -27,11 +38,13 @@ _SILENCE_S = 480.0
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": str(PARTITIONS),
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executorEnv.PYTHONPATH": str(TESTS),
     "spark.log.level": "OFF",
+    "spark.jars": rmqlog.jar_path(),
+    "spark.rmqlog.pythonSource": SOURCE,
 }
 
 
@@ -142,7 +155,7 @@ class Spares:
 # --- what must be true ----------------------------------------------------------------------
 
 
-def check(store: Path, times: int = 1, dead_jobs: int = 0) -> None:
+def check(store: Path, times: int = 1, dead_jobs: int = 0, body_size: int = 0) -> None:
     """Every row is there so many times, queue offsets are dense, and no staging is left but
     that of jobs whose driver died before their commit: it goes by age."""
     rows: Counter[tuple[str, str, str]] = Counter()
@@ -151,7 +164,9 @@ def check(store: Path, times: int = 1, dead_jobs: int = 0) -> None:
         of_queue = [row for batch in found.read(TOPIC, view.queue_id) for row in batch.to_pylist()]
         assert [row["queueOffset"] for row in of_queue] == list(range(len(of_queue)))
         rows.update((row["body"].decode(), row["keys"], row["tags"]) for row in of_queue)
-    assert rows == {(str(number), f"key-{number}", "tag"): times for number in range(ROWS)}
+    assert rows == {
+        (body_of(number, body_size), f"key-{number}", "tag"): times for number in range(ROWS)
+    }
     assert list(verify_store(found)) == []
     assert len(os.listdir(store / "rmqlog" / "staging")) == dead_jobs
     assert not (store / "abort").exists()
@@ -177,6 +192,19 @@ def reached(trace: Path, point: str) -> list[int]:
 
 
 def losers(trace: Path) -> list[str]:
-    """The staged files that no message named when the commit began."""
-    found: list[str] = json.loads((trace / LOSERS).read_text())
+    """The attempts with staged files that no message named when the commit began."""
+    return [attempt for commit in _commits(trace) for attempt in commit["losers"]]
+
+
+def java_rows(trace: Path) -> int:
+    """How many of the rows that commits were given Java has staged."""
+    return sum(
+        rows for commit in _commits(trace) for name, rows in commit["rows"].items()
+        if is_of_java(name)
+    )
+
+
+def _commits(trace: Path) -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in trace.glob(f"{OUTCOME},*")]
+    assert found, "no commit has begun"
     return found

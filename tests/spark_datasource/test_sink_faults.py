@@ -8,8 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sink_driver import COMMIT_CALLS, POINTS, Fault, Numbered
-from sink_drivers import ROWS, SinkDriver, Spares, check, reached, seen, sink_driver, staged
+from sink_driver import BRIDGE_POINTS, COMMIT_CALLS, POINTS, STAGED_BY_JAVA, Fault, Numbered
+from sink_drivers import (
+    ROWS,
+    SinkDriver,
+    Spares,
+    check,
+    java_rows,
+    reached,
+    seen,
+    sink_driver,
+    staged,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
@@ -26,35 +36,62 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SinkDriver]:
 # --- tasks ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attempts", [1, 2, 3])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("bridge", "point", "attempts"),
+    [*((False, point, attempts) for point in POINTS for attempts in (1, 2, 3)),
+     *((True, point, 1) for point in BRIDGE_POINTS)],
+)
 def test_a_task_that_fails_is_tried_again_and_its_rows_are_there_once(
-    local: SinkDriver, tmp_path: Path, trace: Path, point: str, attempts: int
+    local: SinkDriver, tmp_path: Path, trace: Path, bridge: bool, point: str, attempts: int
 ) -> None:
-    assert local.run(tmp_path / "s", Fault(point, attempts, trace=str(trace))) is None
+    fault = Fault(point, attempts, trace=str(trace))
+    assert local.run(tmp_path / "s", fault, bridge=bridge) is None
 
     assert reached(trace, point) == list(range(attempts + 1))
+    assert java_rows(trace) == (ROWS if bridge else 0)
+    check(tmp_path / "s", body_size=fault.body_size)
+
+
+def test_a_task_that_fails_when_java_has_left_rows_to_python_is_tried_again(
+    local: SinkDriver, tmp_path: Path, trace: Path
+) -> None:
+    fault = Fault("between rows", trace=str(trace))
+    assert local.run(tmp_path / "s", fault, bridge=True, handover=True) is None
+
+    assert reached(trace, "between rows") == [0, 1]
+    assert java_rows(trace) == ROWS // 2
     check(tmp_path / "s")
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("bridge", "point"),
+    [*((False, point) for point in POINTS), *((True, point) for point in BRIDGE_POINTS)],
+)
 def test_a_worker_that_is_killed_is_replaced_and_its_rows_are_there_once(
-    local: SinkDriver, tmp_path: Path, trace: Path, point: str
+    local: SinkDriver, tmp_path: Path, trace: Path, bridge: bool, point: str
 ) -> None:
-    assert local.run(tmp_path / "s", Fault(point, how="kill", trace=str(trace))) is None
+    fault = Fault(point, how="kill", trace=str(trace))
+    assert local.run(tmp_path / "s", fault, bridge=bridge) is None
 
     assert reached(trace, point) == [0, 1]
-    check(tmp_path / "s")
+    assert java_rows(trace) == (ROWS if bridge else 0)
+    check(tmp_path / "s", body_size=fault.body_size)
 
 
-@pytest.mark.parametrize("point", [POINTS[0], POINTS[1], POINTS[3], POINTS[4]])
+@pytest.mark.parametrize(
+    ("bridge", "point"),
+    [*((False, point) for point in POINTS if point != "staged"),
+     (True, "rows"), (True, "before message")],
+)
 def test_when_all_attempts_fail_nothing_is_left(
-    local: SinkDriver, tmp_path: Path, point: str
+    local: SinkDriver, tmp_path: Path, trace: Path, bridge: bool, point: str
 ) -> None:
-    error = local.run(tmp_path / "s", Fault(point, attempts=4))
+    error = local.run(tmp_path / "s", Fault(point, 4, trace=str(trace)), bridge=bridge)
 
     assert error is not None
     assert "a fault at" in error
+    assert reached(trace, point) == [0, 1, 2, 3]
+    assert reached(trace, STAGED_BY_JAVA) == ([0, 1, 2, 3] if bridge else [])
     assert staged(tmp_path / "s") == []
     assert not (tmp_path / "s" / "commitlog").exists()
 
@@ -85,9 +122,16 @@ PARTS = 6
 def commit_calls(
     local: SinkDriver, tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[str, str]]:
-    """Name and path of every durable call of a commit; all commits here do the same."""
-    folder = tmp_path_factory.mktemp("calls")
-    assert local.run(folder / "s", Fault(trace=str(folder))) is None
+    """Name and path of every durable call of a commit; all commits of what Python has staged do
+    the same."""
+    return find_commit_calls(local, tmp_path_factory.mktemp("calls"))
+
+
+def find_commit_calls(
+    local: SinkDriver, folder: Path, *, bridge: bool = False
+) -> list[tuple[str, str]]:
+    """Name and path of every durable call of a commit that nothing happens to."""
+    assert local.run(folder / "s", Fault(trace=str(folder)), bridge=bridge) is None
     check(folder / "s")
     calls = [(name, path) for name, path in json.loads((folder / COMMIT_CALLS).read_text())]
     assert len(calls) > 100
@@ -102,12 +146,14 @@ def number_of(calls: list[tuple[str, str]], boundary: Boundary) -> Numbered:
     return name, part, 1 + round(share * (count - 1))
 
 
-def kill_and_run_again(local: SinkDriver, store: Path, call: Numbered) -> int:
+def kill_and_run_again(
+    local: SinkDriver, store: Path, fault: Fault, *, bridge: bool = False
+) -> int:
     """How many rows are seen after the commit was killed and Spark has aborted the job."""
-    assert local.run(store, Fault(commit_call=call), options=TRANSACTION) is not None
+    assert local.run(store, fault, options=TRANSACTION, bridge=bridge) is not None
     assert staged(store) == []
     count = seen(store)
-    assert local.run(store, options=TRANSACTION) is None
+    assert local.run(store, options=TRANSACTION, bridge=bridge) is None
     check(store)
     return count
 
@@ -119,7 +165,21 @@ def test_a_commit_that_is_killed_is_aborted_by_spark_and_run_again_once(
     local: SinkDriver, tmp_path: Path, commit_calls: list[tuple[str, str]],
     boundary: Boundary, rows: int,
 ) -> None:
-    assert kill_and_run_again(local, tmp_path / "s", number_of(commit_calls, boundary)) == rows
+    fault = Fault(commit_call=number_of(commit_calls, boundary))
+
+    assert kill_and_run_again(local, tmp_path / "s", fault) == rows
+
+
+def test_a_commit_of_what_java_has_staged_is_killed_and_run_again_once(
+    local: SinkDriver, tmp_path: Path, trace: Path
+) -> None:
+    # There are fewer of them: Python stages a batch as it comes, Java puts them together.
+    calls = find_commit_calls(local, tmp_path, bridge=True)
+    fault = Fault(commit_call=number_of(calls, COPYING), trace=str(trace))
+
+    assert kill_and_run_again(local, tmp_path / "t", fault, bridge=True) == 0
+
+    assert java_rows(trace) == ROWS
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -129,7 +189,7 @@ def test_a_commit_that_is_killed_anywhere_is_there_once_when_it_is_run_again(
     share = (part + random.Random(f"{seed}-{part}").random()) / PARTS
     call = number_of(commit_calls, ("", "", share))
 
-    assert kill_and_run_again(local, tmp_path / "s", call) in (0, ROWS), call
+    assert kill_and_run_again(local, tmp_path / "s", Fault(commit_call=call)) in (0, ROWS), call
 
 
 @pytest.mark.parametrize(
@@ -168,21 +228,24 @@ def spares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spares]:
     drivers.close()
 
 
+@pytest.mark.parametrize(("bridge", "versions"), [(False, 10), (True, 3)])
 def test_two_drivers_that_commit_one_transaction_at_once_write_it_once(
-    local: SinkDriver, spares: Spares, tmp_path: Path
+    local: SinkDriver, spares: Spares, tmp_path: Path, bridge: bool, versions: int
 ) -> None:
     store = tmp_path / "s"
     both = (local, spares.waiting)
-    for version in range(10):
+    for version in range(versions):
         meeting = tmp_path / str(version)
         meeting.mkdir()
         options = {"txnAppId": "etl", "txnVersion": str(version)}
         for driver in both:
-            driver.start(store, Fault(meet=2, trace=str(meeting)), options=options)
+            fault = Fault(meet=2, trace=str(meeting))
+            driver.start(store, fault, options=options, bridge=bridge)
         assert [driver.answer() for driver in both] == [None, None]
+        assert java_rows(meeting) == (2 * ROWS if bridge else 0)
         assert seen(store) == ROWS * (version + 1)
 
-    check(store, times=10)
+    check(store, times=versions)
 
 
 @pytest.mark.parametrize(("boundary", "version", "times"), DEATHS, ids=str)
