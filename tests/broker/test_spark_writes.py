@@ -105,6 +105,18 @@ class SparkJobs:
         writing = frame.write.format("rmqlog").options(**sizes, **options)
         writing.mode("append").save(str(self.store))
 
+    def write_plain(self, topic: str, messages: list[NewMessage]) -> None:
+        """One job of columns that the bridge makes records of without Python."""
+        rows = [
+            {"body": message.body, "keys": message.keys, "tags": message.tags,
+             "queueId": message.queue_id, "flag": message.flag}
+            for message in messages
+        ]  # fmt: skip
+        schema = pa.schema([COLUMNS.field(name) for name in rows[0]])
+        frame = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema))
+        writing = frame.write.format("rmqlog")
+        writing.option("topic", topic).mode("append").save(str(self.store))
+
     def write_all_in_one(self) -> None:
         """Every kind of message, over several segments."""
         messages = [*GONE, *new_ordinary_messages(), *other_messages()]
@@ -119,6 +131,7 @@ class SparkJobs:
         if line == LINE_5:
             self.write([NewMessage(LONG_TOPIC, b"V2")], messageVersion="V2")
         ordinary = new_ordinary_messages()
+        self.write_plain("plain", ordinary)
         for start in range(0, len(ordinary), 300):
             self.write([*ordinary[start : start + 300], *other_messages()])
         for _ in range(2):
@@ -198,6 +211,15 @@ def test_a_broker_serves_what_many_jobs_added_to_what_it_left(
 
 def test_the_job_that_came_twice_is_there_once(life: Life) -> None:
     assert len(life.many_jobs.written[("SCHEDULE_TOPIC_XXXX", 1)]) == 2 * SOON_COUNT
+
+
+def test_a_broker_serves_what_java_staged(life: Life, spark: SparkSession) -> None:
+    queues = [rows for (topic, _), rows in life.many_jobs.written.items() if topic == "plain"]
+    made_by = {row["properties"]["UNIQ_KEY"][8:12] for rows in queues for row in rows}
+    # Unique keys name the process that made them.
+    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    assert made_by == {f"{java & 0xFFFF:04X}"}
+    assert sum(map(len, queues)) == len(new_ordinary_messages())
 
 
 def test_the_jobs_rolled_over_many_segments(life: Life) -> None:
