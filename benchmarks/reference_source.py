@@ -1,4 +1,5 @@
-"""The ceilings of a Python source and sink: ready-made batches out, rows thrown away."""
+"""The ceilings of a Python source and sink: ready-made batches out, rows thrown away. And our own
+source without the bridge."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
+
+from rmqlog.spark_datasource.source import RmqlogDataSource
 
 
 class _Share(InputPartition):
@@ -94,7 +97,16 @@ class _DiscardWriter(DataSourceArrowWriter):
         assert found == self.row_count, (found, self.row_count)
 
 
+class PlainSource(RmqlogDataSource):
+    """The source as Spark finds it where there is no jar."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Its own name: the jar takes ``rmqlog``."""
+        return "rmqlog_plain"
+
+
 def register(spark: SparkSession) -> None:
-    """Make both known to a session."""
-    spark.dataSource.register(CeilingSource)
-    spark.dataSource.register(DiscardSink)
+    """Make them known to a session."""
+    for source in (CeilingSource, DiscardSink, PlainSource):
+        spark.dataSource.register(source)

@@ -61,10 +61,10 @@ def _frame(workspace: Workspace, count: int) -> DataFrame:
     return workspace.spark.read.parquet(str(path))
 
 
-def _write_store(workspace: Workspace, frame: DataFrame) -> Measure:
+def _write_store(workspace: Workspace, frame: DataFrame, source: str = "rmqlog") -> Measure:
     def measure() -> float:
         path = str(workspace.fresh("spark-write"))
-        writing = frame.write.format("rmqlog").option("topic", TOPIC).mode("append")
+        writing = frame.write.format(source).option("topic", TOPIC).mode("append")
         return seconds(lambda: writing.save(path))
 
     return measure
@@ -114,6 +114,19 @@ def _against_file_format(kind: str) -> Case:
     return Case(
         f"Spark write, whole job, against {kind}",
         f"Spark's {kind} writer, uncompressed, same rows", 1.0, prepare,
+    )
+
+
+def _against_python(workspace: Workspace) -> Pair:
+    count = workspace.scaled(1_000_000, 200_000)
+    frame = _frame(workspace, count)
+
+    def check() -> None:
+        assert _digest(_written(workspace)) == _digest(frame)
+
+    return Pair(
+        _write_store(workspace, frame), _write_store(workspace, frame, "rmqlog_plain"), check,
+        {"rows": count},
     )
 
 
@@ -200,6 +213,8 @@ CASES = [
          _against_discard),
     _against_file_format("parquet"),
     _against_file_format("json"),
+    Case("Spark write, rows staged in Java", "the same rows handed to Python", 1.2,
+         _against_python),
     Case("commit of a Spark write, on disk", "numpy fills the same mapped bytes", 0.1, _commit),
     Case("Spark write, ten times the rows, for each row", "the same at a tenth of the rows", 0.9,
          _growth),
