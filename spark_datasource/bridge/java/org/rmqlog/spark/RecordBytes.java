@@ -7,7 +7,7 @@ import java.nio.ByteOrder;
 
 /**
  * Records that are being made, one behind the other. An array of bytes on the heap: into one
- * outside of it each small piece takes twice as long, and a record consists of small pieces.
+ * outside of it each small piece takes longer, and a record consists of small pieces.
  */
 final class RecordBytes {
   private static final VarHandle SHORT =
