@@ -147,6 +147,8 @@ def _is_plain(schema: StructType, plan: StagingPlan) -> bool:
         and plan.compression is None
         and plan.settings.messageIndexEnable
         and known.issuperset(schema.fieldNames())
+        # Java names files in the encoding of its locale, which may have no other letters.
+        and os.path.abspath(plan.folder).isascii()
     )
 
 

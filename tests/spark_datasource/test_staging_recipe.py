@@ -114,6 +114,10 @@ def test_other_columns_are_for_python(tmp_path: Path, name: str) -> None:
     assert recipe(tmp_path) != ""
 
 
+def test_a_path_that_java_may_have_no_name_for_is_for_python(tmp_path: Path) -> None:
+    assert recipe(tmp_path / "grün") == ""
+
+
 # --- what was staged ------------------------------------------------------------------------
 
 
