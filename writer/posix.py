@@ -36,6 +36,10 @@ SCRATCH_PREFIX = "new-"
 
 #: A call that is interrupted this often in a row is not interrupted, it is broken.
 _INTERRUPTS_MAX = 100
+#: So much is written by one call: the kernel keeps a larger piece in pages of 2 MiB, and looks for
+#: those where nobody has been yet. On a virtual machine such memory takes ten times as long to get
+#: as that of what was just dropped.
+_WRITE_SIZE_MAX = 1024 * 1024
 #: Linux 5.14; the mmap module does not name it yet.
 _MADV_POPULATE_WRITE = 23
 _FILE_MODE = 0o644
@@ -194,7 +198,8 @@ class Posix:
         view = np.frombuffer(data, np.uint8).data
         written = 0
         while written < len(view):
-            written += self._pwrite_some(descriptor, view[written:], offset + written)
+            piece = view[written : written + _WRITE_SIZE_MAX]
+            written += self._pwrite_some(descriptor, piece, offset + written)
 
     def _pwrite_some(self, descriptor: int, view: memoryview, offset: int) -> int:
         """One system call; the kernel may write fewer bytes than it was given."""

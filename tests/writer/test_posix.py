@@ -59,6 +59,17 @@ def test_a_short_write_is_continued_until_all_bytes_are_written(path: str) -> No
     assert posix.count_of("pwrite") > 2
 
 
+def test_much_is_written_in_pieces_that_are_all_there(path: str) -> None:
+    posix = FaultyPosix()
+    descriptor = posix.open(path, create=True)
+    content = np.random.default_rng(1).bytes(2 * 1024 * 1024 + 5)
+
+    posix.pwrite(descriptor, content, 3)
+
+    assert Path(path).read_bytes() == bytes(3) + content
+    assert posix.count_of("pwrite") == 3
+
+
 def test_an_interrupted_call_is_repeated(path: str) -> None:
     posix = FaultyPosix(Plan(Kind.ERROR, 2, errno.EINTR))
     descriptor = posix.open(path, create=True)
