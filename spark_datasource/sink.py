@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqlog.spark_datasource.sink_plan import SinkPlan
 from rmqlog.spark_datasource.staging_recipe import staged_by_bridge
-from rmqlog.spark_datasource.worker_process import begin_task
+from rmqlog.spark_datasource.worker_process import begin_task, show_log
 from rmqlog.writer.batch_write import abort_job, commit_job
 from rmqlog.writer.commit import StagedJob
 from rmqlog.writer.posix import Posix
@@ -62,6 +62,7 @@ class RmqlogWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit what the attempts that count have staged, in the order of the partitions."""
         begin_task()
+        show_log()
         staging = self.plan.staging
         commit_job(
             staging.store_path, self.staged_job(messages), staging.settings,

@@ -1,10 +1,11 @@
-"""What a process that Spark started for us is to do: with memory, garbage and its connections."""
+"""What a process that Spark started for us is to do: with memory, garbage, log, connections."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import resource
 import socket
@@ -91,6 +92,19 @@ def begin_task() -> None:
         _set_allocator()
         _spare_collector()
         _send_at_once()
+
+
+def show_log() -> None:
+    """Let what a worker says of a commit reach the driver's standard error, unless somebody has
+    seen to it: by default Python shows warnings alone, and nothing else tells how a long commit
+    gets on, or that a transaction was done before."""
+    logger = logging.getLogger("rmqlog.writer")
+    if _is_worker() and logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+        if not logger.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(handler)
 
 
 def _spare_collector() -> None:

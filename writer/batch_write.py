@@ -12,7 +12,7 @@ from rmqlog.commitlog_format.errors import (
     StoreError,
     StoreLockedError,
 )
-from rmqlog.writer.commit import CommitResult, StagedJob
+from rmqlog.writer.commit import LONG_COMMIT_S, CommitResult, StagedJob
 from rmqlog.writer.commit_manifest import CommitManifest, open_log
 from rmqlog.writer.commit_records import CommitRecords, JobId
 from rmqlog.writer.posix import Posix
@@ -52,7 +52,7 @@ def commit_job(
     except StoreError as error:
         _undo(open_store)
         raise CommitFailedError(
-            f"job {staged.job.job_id} was not committed, nothing of it is in the store: {error}",
+            f"{staged.job} was not committed, nothing of it is in the store: {error}",
             store_path,
         ) from error
     took_s = time.monotonic() - begin_s
@@ -60,7 +60,8 @@ def commit_job(
         logger.info("%s: %s was committed before; nothing was written", store_path, staged.job)
     else:
         rate = staged.records_size / took_s / 2**20
-        logger.info(
+        logger.log(
+            logging.INFO if took_s >= LONG_COMMIT_S else logging.DEBUG,
             "%s: committed %d messages, %d bytes, in %.1f s (%.0f MiB/s)", store_path,
             result.row_count, staged.records_size, took_s, rate,
         )

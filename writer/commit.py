@@ -60,7 +60,8 @@ from rmqlog.writer.topics_config import TopicTable
 
 #: Pages are given back after so many bytes: a commit of any size needs little memory.
 _RELEASE_SIZE = 64 * 1024 * 1024
-_PROGRESS_INTERVAL_S = 5.0
+#: A commit that takes so long says how it gets on, each time that so long has passed.
+LONG_COMMIT_S = 5.0
 #: Another thread makes so many pieces of work ready while one is being written.
 _AHEAD = 2
 #: Units are written for so many rows at a time: for each queue a file is opened and closed.
@@ -449,7 +450,7 @@ class _Progress:
         self._done += size
         self.release(size)
         now_s = time.monotonic()
-        if now_s - self._last_s >= _PROGRESS_INTERVAL_S:
+        if now_s - self._last_s >= LONG_COMMIT_S:
             self._last_s = now_s
             rate = self._done / (now_s - self._begin_s) / 2**20
             logger.info(

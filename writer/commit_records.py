@@ -34,6 +34,11 @@ class JobId:
     job_id: str
     transaction: Transaction | None = None
 
+    def __str__(self) -> str:
+        if self.transaction is None:
+            return f"job {self.job_id}"
+        return f"job {self.job_id} ({self.transaction.app_id} {self.transaction.version})"
+
     def to_json(self) -> dict[str, Any]:
         """Members of a JSON object."""
         members: dict[str, Any] = {"job": self.job_id}

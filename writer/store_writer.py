@@ -435,7 +435,7 @@ class StoreWriter:
                 self._files.close()
                 self._lock.release()
                 open_writers.remove(self)
-        logger.info("%s: closed: %s", self.path, self.statistics.snapshot())
+        logger.debug("%s: closed: %s", self.path, self.statistics.snapshot())
 
     def _close_files(self) -> None:
         self._queue_flusher.stop()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -307,43 +305,3 @@ def test_mistakes_are_explained_at_load(
 def test_a_path_that_is_no_store_is_explained(load: Load, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="not a RocketMQ store"):
         load(tmp_path).schema  # noqa: B018
-
-
-# --- Workers --------------------------------------------------------------------------------
-
-
-#: A process that takes itself for a worker of Spark, as ``begin_task`` would know one.
-WORKER = """
-import gc, socket, sys
-from importlib.machinery import ModuleSpec
-from rmqlog.spark_datasource.worker_process import begin_task
-
-server = socket.create_server(("127.0.0.1", 0))
-connection = socket.create_connection(server.getsockname())
-pair = socket.socketpair()
-counts, at_once = [], []
-for name in ("elsewhere", "pyspark.daemon"):
-    sys.modules["__main__"].__spec__ = ModuleSpec(name, None)
-    begin_task()
-    counts.append(gc.get_freeze_count())
-    at_once.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-import fractions, wave  # modules that a later task needs
-begin_task()
-connection.send(b"still open")
-print(*counts, gc.get_freeze_count(), *at_once)
-"""
-
-
-def test_tasks_spare_the_collector_and_send_at_once_in_workers_alone(spark: SparkSession) -> None:
-    def main_module(_: int) -> str:
-        import sys
-
-        return str(sys.modules["__main__"].__spec__.name)  # type: ignore[union-attr]
-
-    assert spark.sparkContext.parallelize([0], 1).map(main_module).first() == "pyspark.daemon"
-    found = subprocess.run(
-        [sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
-    elsewhere, worker, later, *sent_at_once = map(int, found.stdout.split())
-    assert elsewhere == 0
-    assert 10_000 < worker < later
-    assert sent_at_once == [0, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 from dataclasses import replace
@@ -72,6 +74,35 @@ def test_a_committed_job_has_the_very_bytes_of_an_append(tmp_path: Path, host: s
     assert found[0] == found[1]
     assert not [each for each in found[0] if each.area != "config"]
     assert not (staged_path / "abort").exists()
+
+
+def test_a_long_commit_says_how_it_gets_on_and_another_is_silent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    commit_job(str(tmp_path), stage(tmp_path, [[batch(30)]]), SMALL)
+    assert caplog.messages == []
+
+    for module in ("commit", "batch_write"):
+        monkeypatch.setattr(f"rmqlog.writer.{module}.LONG_COMMIT_S", 0.0)
+    staged = stage(tmp_path, [[batch(30)], [batch(20, 30)]], "2", Transaction("etl", 7))
+    commit_job(str(tmp_path), staged, SMALL)
+    commit_job(str(tmp_path), staged, SMALL)
+
+    size = staged.records_size
+    *copied, committed, done_before = caplog.messages
+    progress = rf"{tmp_path}: copied (\d+) of {size} bytes, \d+ MiB/s"
+    found = [re.fullmatch(progress, line) for line in copied]
+    sizes = [int(match[1]) for match in found if match]
+    assert len(sizes) == len(copied) > 1
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == size
+    assert re.fullmatch(
+        rf"{tmp_path}: committed 50 messages, {size} bytes, in \S+ s \(\d+ MiB/s\)", committed
+    )
+    assert done_before == (
+        f"{tmp_path}: job 2 (etl 7) was committed before; nothing was written"
+    )
 
 
 def test_all_rows_carry_one_time_not_before_the_last_one_in_the_store(tmp_path: Path) -> None:
