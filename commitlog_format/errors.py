@@ -186,18 +186,23 @@ class InvalidSettingError(StoreError, ValueError):
 class RuleViolationError(StoreError, ValueError):
     """Raised when a message breaks a rule of ``putMessage``; nothing of its batch was written.
 
-    ``rule`` says what must hold, ``row`` is the message's position in the batch (from 0), and
-    ``value`` what broke the rule.
+    ``rule`` says what must hold, ``row`` is the message's position in the batch (from 0), or in
+    the ``partition`` of a Spark job, and ``value`` what broke the rule.
     """
 
-    def __init__(self, rule: str, row: int, value: object, expected: object = None) -> None:
+    def __init__(
+        self, rule: str, row: int, value: object, expected: object = None,
+        partition: int | None = None,
+    ) -> None:
+        place = f"row {row}" if partition is None else f"row {row} of partition {partition}"
         StoreError.__init__(
-            self, f"row {row} breaks a rule: {rule}", found=value, expected=expected
+            self, f"{place} breaks a rule: {rule}", found=value, expected=expected
         )
-        self.args = (rule, row, value, expected)
+        self.args = (rule, row, value, expected, partition)
         self.rule = rule
         self.row = row
         self.value = value
+        self.partition = partition
 
 
 class FlushTimeoutError(StoreError, TimeoutError):

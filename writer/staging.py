@@ -123,7 +123,9 @@ class StagingWriter:
             self._add(batch)
         except RuleViolationError as error:
             row = self._first_row + self._staged.row_count + error.row
-            raise RuleViolationError(error.rule, row, error.value, error.expected) from error
+            raise RuleViolationError(
+                error.rule, row, error.value, error.expected, self._staged.partition
+            ) from error
 
     def _add(self, batch: pa.RecordBatch) -> None:
         plan = self._plan

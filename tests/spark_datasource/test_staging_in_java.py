@@ -206,7 +206,7 @@ def test_a_broken_rule_is_told_with_its_row(
 ) -> None:
     frame = spark.range(0, 100, 1, 1).selectExpr("cast(id as string) as body", column)
 
-    with pytest.raises(PySparkException, match=f"row 77 breaks a rule: .*{text}"):
+    with pytest.raises(PySparkException, match=f"row 77 of partition 0 breaks a rule: .*{text}"):
         save(frame, name)
 
 
@@ -224,7 +224,7 @@ def test_a_broken_rule_of_bodies_is_told_with_its_row(
 ) -> None:
     frame = spark.range(0, 100, 1, 1).selectExpr(f"{body} as body")
 
-    with pytest.raises(PySparkException, match=f"row 77 breaks a rule: .*{text}"):
+    with pytest.raises(PySparkException, match=f"row 77 of partition 0 breaks a rule: .*{text}"):
         save(frame, name, mappedFileSizeCommitLog="64k")
 
     assert os.listdir(tmp_path / name / "rmqlog" / "staging") == []

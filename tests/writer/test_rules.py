@@ -185,12 +185,13 @@ def test_a_column_that_cannot_be_what_it_must_be_is_named(
 
 
 def test_a_rule_violation_survives_pickling() -> None:
-    error = RuleViolationError(rules.RULE_QUEUE_ID, 7, -3, "0 or more")
+    error = RuleViolationError(rules.RULE_QUEUE_ID, 7, -3, "0 or more", partition=2)
 
     copy = pickle.loads(pickle.dumps(error))
 
     assert copy == error
     assert (copy.rule, copy.row, copy.value) == (rules.RULE_QUEUE_ID, 7, -3)
+    assert (copy.partition, copy.expected) == (2, "0 or more")
     assert str(copy) == str(error)
-    assert "row 7" in str(copy)
+    assert "row 7 of partition 2" in str(copy)
     assert "found -3" in str(copy)

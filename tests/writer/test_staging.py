@@ -89,9 +89,10 @@ def test_a_row_that_breaks_a_rule_is_named_by_its_place_in_the_partition(tmp_pat
     bad = batch(3, 10, keys=["fine", "a\x01b", "fine"])
 
     with pytest.raises(RuleViolationError) as raised:
-        stage(tmp_path, [[batch(4), bad]])
+        stage(tmp_path, [[batch(4)], [batch(4), bad]])
 
-    assert raised.value.row == 5
+    assert (raised.value.partition, raised.value.row) == (1, 5)
+    assert str(raised.value).startswith("row 5 of partition 1 breaks a rule: ")
     assert "0x01" in raised.value.rule
 
 
