@@ -33,7 +33,8 @@ class Case:
     """One claim: ours is at least ``goal`` times as fast as the reference.
 
     A goal below 1 is a claim about how much slower we may be. ``unit`` is of what is measured,
-    seconds or something else of which less is better.
+    seconds or something else of which less is better. ``warm_up_turns`` of each side are not
+    measured.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Case:
     goal: float
     prepare: Callable[[Workspace], Pair]
     unit: str = "s"
+    warm_up_turns: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,11 @@ class Outcome:
 
 
 def run_case(case: Case, workspace: Workspace, repetitions: int) -> Outcome:
-    """Measure a case: one unmeasured turn of each side, then turn by turn."""
+    """Measure a case: unmeasured turns of each side, then turn by turn."""
     pair = case.prepare(workspace)
-    pair.ours()
-    pair.reference()
+    for _ in range(case.warm_up_turns):
+        pair.ours()
+        pair.reference()
     if pair.check is not None:
         pair.check()
     ours: list[float] = []
