@@ -186,7 +186,10 @@ class Store:
         )
 
     def _dispatched_to(self, key: QueueKey) -> int:
-        return self._queue_end(key).log_end if key in self.files.queues else self.start
+        """Where the log goes on behind the units of a queue that the snapshot takes from files."""
+        if key not in self.files.queues:
+            return self.start
+        return min(self._queue_end(key).log_end, self.dispatched_end)
 
     def _next_offset(self, key: QueueKey) -> int | None:
         if key not in self.files.queues:

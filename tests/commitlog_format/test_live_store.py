@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,10 @@ def write_turns(path: Path, first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("earlier", [0, 3, 30])
-@pytest.mark.parametrize("looks", range(1, QUEUE_COUNT + 1))
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("looks", range(1, 2 * QUEUE_COUNT + 1))
 def test_messages_dispatched_between_two_looks_are_all_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int, earlier: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int, moment: str, earlier: int
 ) -> None:
     path, later = tmp_path / "store", tmp_path / "later"
     write_turns(path, 0, earlier + QUEUE_COUNT)
@@ -50,16 +52,41 @@ def test_messages_dispatched_between_two_looks_are_all_there(
 
     def open_and_dispatch(*arguments: Any) -> Any:
         nonlocal opened
-        found = really_open(*arguments)
         opened += 1
-        if opened == looks:
-            shutil.copytree(later / "consumequeue", path / "consumequeue", dirs_exist_ok=True)
+        if opened == looks and moment == "before":
+            dispatch()
+        found = really_open(*arguments)
+        if opened == looks and moment == "after":
+            dispatch()
         return found
+
+    def dispatch() -> None:
+        shutil.copytree(later / "consumequeue", path / "consumequeue", dirs_exist_ok=True)
 
     monkeypatch.setattr(store_module, "open_queue_files", open_and_dispatch)
     snapshot = Store(str(path))
 
     assert_complete(snapshot, earlier + QUEUE_COUNT + 30)
+    assert opened == 2 * QUEUE_COUNT
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_messages_dispatched_behind_a_snapshot_stay_in_it_wherever_it_is_opened(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    path, later = tmp_path / "store", tmp_path / "later"
+    write_turns(path, 0, 30)
+    shutil.copytree(path, later)
+    write_turns(later, 30, 30)
+    shutil.copytree(later / "commitlog", path / "commitlog", dirs_exist_ok=True)
+    if is_killed:
+        (path / "abort").touch()
+    elsewhere = pickle.dumps(Store(str(path)))
+    write_turns(later, 60, 30)
+    shutil.copytree(later, path, dirs_exist_ok=True)
+
+    assert_complete(pickle.loads(elsewhere), 60)
+    assert_complete(Store(str(path)), 90)
 
 
 def test_queues_that_were_copied_one_after_another_are_complete(tmp_path: Path) -> None:

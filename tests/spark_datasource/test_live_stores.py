@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import re
 import subprocess
@@ -10,12 +11,15 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from in_process import InProcessScan
 from query_reference import as_bag, store_rows
 from query_stores import write_query_store
 
 from rmqlog.commitlog_format.errors import SegmentExpiredError
+from rmqlog.spark_datasource.snapshots import open_pinned
+from rmqlog.writer.store_writer import StoreWriter
 
 PLACE = ("brokerName", "topic", "queueId", "queueOffset")
 EVERYTHING = {"includeSystemTopics": "true"}
@@ -80,6 +84,44 @@ def test_a_reader_while_a_process_appends_sees_what_is_whole_and_misses_nothing(
     assert writer.returncode == 0
     assert _numbers(path) == list(range(count))
     assert len(set(seen)) > 2
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [(None, None), ("tags", "T3"), ("keys", "k-3"), ("body", b"3")]
+)
+def test_a_snapshot_keeps_what_is_dispatched_after_it(
+    tmp_path: Path, column: str | None, value: object
+) -> None:
+    path = tmp_path / "store"
+    tree = None
+    if column is not None:
+        kind, text = "string", value
+        if isinstance(value, bytes):
+            kind, text = "binary", base64.b64encode(value).decode()
+        tree = {"op": "eq", "column": column, "type": kind, "value": text}
+    scan = InProcessScan(
+        path, {"topic": "orders"}, tree, columns=("queueOffset", "body", "tags", "keys")
+    )
+
+    def append(writer: StoreWriter, first: int, stop: int) -> None:
+        digits = [str(number % 10) for number in range(first, stop)]
+        writer.append(pa.table({
+            "topic": ["orders"] * len(digits), "queueId": [0] * len(digits), "body": digits,
+            "tags": [f"T{digit}" for digit in digits], "keys": [f"k-{digit}" for digit in digits],
+        }))
+
+    with StoreWriter(path, background=False) as writer:
+        append(writer, 0, 20)
+        writer.dispatch()
+        append(writer, 20, 60)
+        _, snapshot = scan.open()
+        append(writer, 60, 70)
+        writer.dispatch()
+        stores = open_pinned(scan.request.options, snapshot)
+        rows = scan.rows((stores, snapshot))
+
+    found = sorted(row["queueOffset"] for row in rows if column is None or row[column] == value)
+    assert found == [number for number in range(60) if column is None or number % 10 == 3]
 
 
 def _numbers(path: Path) -> list[int]:
