@@ -55,7 +55,7 @@ class UnitFiles:
         return self._last
 
     def _open(self, path: str, first_units: NDArray[np.uint8]) -> MappedFile:
-        file = MappedFile(self.files, path, self.file_size, min(_RESERVE_STEP, self.file_size))
+        file = self._mapped(path)
         if not os.path.exists(path):
             # A further file never appears empty: a broker that recovers looks at the last file
             # only, and would keep units behind the log's end in the one before it.
@@ -79,8 +79,12 @@ class UnitFiles:
             start = self.flushed - position
             stop = min(end - start, self.file_size)
             path = f"{self.directory}/{offset_name(start)}"
-            MappedFile(self.files, path, self.file_size, self.file_size).sync(position, stop)
+            self._mapped(path).sync(position, stop)
             self.flushed = start + stop
+
+    def _mapped(self, path: str) -> MappedFile:
+        step = min(_RESERVE_STEP, self.file_size)
+        return MappedFile(self.files, path, self.file_size, step, read_ahead=False)
 
 
 class QueueWriter:

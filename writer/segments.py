@@ -7,6 +7,7 @@ broker insists on, and are reserved step by step, so that many small queues stay
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import threading
@@ -76,8 +77,11 @@ class FileSet:
             self._note_changed(missing or ".")
         self.posix.mkdir(path)
 
-    def mapping(self, path: str, size: int) -> Mapping:
-        """The map of a file, made anew if it fell out."""
+    def mapping(self, path: str, size: int, *, read_ahead: bool = True) -> Mapping:
+        """The map of a file, made anew if it fell out.
+
+        Without ``read_ahead`` the kernel makes only the pages that are touched.
+        """
         with self._mutex:
             known = self._maps.get(path)
             if known is not None:
@@ -88,6 +92,8 @@ class FileSet:
             mapped = self.posix.map(descriptor, size)
         finally:
             self.posix.close(descriptor)
+        if not read_ahead:
+            mapped.advise(mmap.MADV_RANDOM)
         with self._mutex:
             mapped = self._maps.setdefault(path, mapped)
             while len(self._maps) > self.open_files:
@@ -158,20 +164,25 @@ def _open_files_limit() -> int:
 class MappedFile:
     """One file of a fixed size whose bytes are read and changed through a map.
 
-    ``step`` is how much is reserved at a time.
+    ``step`` is how much is reserved at a time. With ``read_ahead`` the first byte that is
+    touched brings everything near it into memory, megabytes on some machines: good for a log
+    that is filled from end to end, but not for thousands of files with a few bytes in each.
     """
 
-    def __init__(self, files: FileSet, path: str, size: int, step: int) -> None:
+    def __init__(
+        self, files: FileSet, path: str, size: int, step: int, *, read_ahead: bool = True
+    ) -> None:
         self.files = files
         self.path = path
         self.size = size
         self.step = step
+        self.read_ahead = read_ahead
         self._reserved_end = 0
 
     @property
     def array(self) -> NDArray[np.uint8]:
         """The bytes, to be read; do not keep it."""
-        return self.files.mapping(self.path, self.size).array
+        return self._mapping().array
 
     def create(self, *, content: Buffer = b"", durable: bool = False) -> None:
         """Make the file, all zero behind its content."""
@@ -192,23 +203,28 @@ class MappedFile:
         if size >= _PWRITE_SIZE_MIN:
             self.files.write(self.path, position, data)
         else:
-            self.files.posix.store(self.files.mapping(self.path, self.size), position, data)
+            self.files.posix.store(self._mapping(), position, data)
 
     def scatter(self, positions: NDArray[np.int64], item_size: int, values: Buffer) -> None:
         """Copy items to positions that were reserved before."""
-        mapping = self.files.mapping(self.path, self.size)
-        self.files.posix.scatter(mapping, positions, item_size, values)
+        self.files.posix.scatter(self._mapping(), positions, item_size, values)
 
     def sync(self, start: int, end: int) -> None:
         """The bytes from ``start`` to ``end`` are on disk when it returns."""
         if start < end:
-            mapping = self.files.mapping(self.path, self.size)
-            self.files.posix.sync(mapping, start, end - start)
+            self.files.posix.sync(self._mapping(), start, end - start)
 
     def remove(self) -> None:
         """Release the file, then remove its name."""
         self.files.release(self.path)
         self.files.posix.unlink(self.path)
+
+    def populate(self) -> None:
+        """Make all pages now."""
+        self._mapping().populate(0, self.size)
+
+    def _mapping(self) -> Mapping:
+        return self.files.mapping(self.path, self.size, read_ahead=self.read_ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,4 +294,4 @@ class CommitLogSegment:
 def warm_up(file: MappedFile) -> None:
     """Reserve a whole file and make its pages now (``warmMapedFileEnable``)."""
     file.reserve(0, file.size)
-    file.files.mapping(file.path, file.size).populate(0, file.size)
+    file.populate()

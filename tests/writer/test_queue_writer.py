@@ -46,6 +46,18 @@ def written(path: Path) -> list[int]:
     return np.where(units["size"] == 0, -1, units["commit_log_offset"]).tolist()
 
 
+def test_of_a_queue_only_the_pages_with_units_are_in_memory(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+
+    append(queue, [0], [0])
+
+    # What the kernel does about it depends on the disk: asked for is "random read", no read ahead.
+    (file,) = (tmp_path / "queue").iterdir()
+    of_map = Path("/proc/self/smaps").read_text().partition(f"{file}\n")[2]
+    flags = next(line for line in of_map.splitlines() if line.startswith("VmFlags:"))
+    assert "rr" in flags.split()
+
+
 def test_units_fill_files_one_after_another(tmp_path: Path) -> None:
     queue = open_queue(tmp_path)
 
