@@ -50,11 +50,16 @@ class StoreSet:
         return sorted({topic for store in self.stores for topic in store.topics})
 
 
+def is_glob(path: str) -> bool:
+    """Whether a path stands for all directories that match it."""
+    return not _GLOB_CHARACTERS.isdisjoint(path)
+
+
 def expand_paths(paths: Sequence[str]) -> list[str]:
     """The directories that paths and globs name, sorted, each once."""
     found: dict[str, None] = {}
     for path in paths:
-        if not _GLOB_CHARACTERS.isdisjoint(path):
+        if is_glob(path):
             matches = sorted(filter(os.path.isdir, glob.glob(path)))
             if not matches:
                 raise StoreNotFoundError("no directory matches", path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
 from rmqlog.commitlog_format.address import parse_host
 from rmqlog.commitlog_format.errors import InvalidNameError, InvalidSettingError
+from rmqlog.commitlog_format.store_set import is_glob
 from rmqlog.spark_datasource.option_values import (
     BRIDGE_PREFIX,
     Option,
@@ -25,6 +27,8 @@ from rmqlog.writer.settings import StoreSettings
 
 #: ``queueBy`` of a column of the frame, whatever its name.
 COLUMN_PREFIX: Final = "column:"
+#: Options of reading that say where messages are. To ignore them would lead rows elsewhere.
+_OTHER_PLACES = frozenset({"paths", "storePathCommitLog"})
 #: The broker's settings that files cannot do without; on an existing store they must be its own.
 _FILE_SIZES = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
@@ -96,7 +100,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
 class SinkOptions:
     """The options of one write, parsed; ``options["topic"]`` is ``None`` where not given.
 
-    Options of reading are known, and ignored: a catalog has one set of defaults for both.
+    Most options of reading are ignored: a catalog has one set of defaults for both.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -105,6 +109,11 @@ class SinkOptions:
             find_option(name, (*WRITE_OPTIONS, *READ_OPTIONS)).name: text
             for name, text in given.items() if not name.lower().startswith(BRIDGE_PREFIX)
         }
+        for name in sorted(_OTHER_PLACES & named.keys()):
+            raise InvalidSettingError(
+                f"{name} cannot be written to", found=named[name],
+                expected="a path of one store, with its log in it",
+            )
         ignored = sorted(named.keys() - known)
         if ignored:
             logger.warning("options that only concern reading: %s", ", ".join(ignored))
@@ -122,14 +131,21 @@ class SinkOptions:
 
     @property
     def path(self) -> str:
-        """The store's directory, without its ``file:``."""
+        """The store's directory: absolute, and without its ``file:``."""
         path: str | None = self["path"]
         if path is None:
             raise InvalidSettingError(
                 "no path", expected='save("/path/of/the/store"); INSERT INTO a table that was '
                 "created by CREATE TABLE … USING rmqlog needs the bridge's jar",
             )
-        return local_path(path).rstrip("/")
+        # Tasks may run where the working directory is another one.
+        found = os.path.abspath(local_path(path))
+        if is_glob(path) and not os.path.isdir(found):
+            raise InvalidSettingError(
+                "a glob stands for several stores, and one is written at a time", found=path,
+                expected="the path of one store",
+            )
+        return found
 
     @property
     def queue_by_column(self) -> str | None:

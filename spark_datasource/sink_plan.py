@@ -27,7 +27,11 @@ from pyspark.sql.types import (
 
 from rmqlog.commitlog_format import layout
 from rmqlog.commitlog_format.config_files import TOPICS
-from rmqlog.commitlog_format.errors import InvalidNameError, InvalidSettingError
+from rmqlog.commitlog_format.errors import (
+    InvalidNameError,
+    InvalidSettingError,
+    RuleViolationError,
+)
 from rmqlog.spark_datasource.option_values import BRIDGE_PREFIX
 from rmqlog.spark_datasource.sink_options import SinkOptions
 from rmqlog.spark_datasource.staging_recipe import staging_recipe
@@ -35,6 +39,7 @@ from rmqlog.writer.batch_write import is_committed
 from rmqlog.writer.commit_records import JobId, Transaction
 from rmqlog.writer.message_columns import ASSIGNED_COLUMNS
 from rmqlog.writer.posix import Posix
+from rmqlog.writer.recovery import check_kind
 from rmqlog.writer.rules import check_topic
 from rmqlog.writer.staging import StagingPlan
 from rmqlog.writer.topics_config import ConfigFile
@@ -56,6 +61,8 @@ _COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
 }
 _HASHED_TYPES = (*_INTEGERS, StringType)
 _QUERY_ID = f"{BRIDGE_PREFIX}queryid"
+#: How Spark calls the columns of VALUES.
+_NAME_OF_VALUES = re.compile(r"col\d+")
 _JOB_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 logger = logging.getLogger(__name__)
@@ -83,8 +90,9 @@ def plan_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool)
     check_columns(schema, options)
     if overwrite:
         _refuse_overwrite(path)
+    check_kind(path)
     if options["topic"] is not None:
-        check_topic(options["topic"], 0, allow_v2=options["messageVersion"] == "V2")
+        _check_topic(options)
     transaction = None
     if options["txnAppId"] is not None:
         transaction = Transaction(options["txnAppId"], options["txnVersion"])
@@ -141,6 +149,11 @@ def _check_column(field: StructField, *, is_known: bool) -> None:
     if types is None:
         if is_known or field.name in ASSIGNED_COLUMNS:
             return
+        if _NAME_OF_VALUES.fullmatch(field.name):
+            raise InvalidNameError(
+                "values need the names of their columns", found=field.name,
+                expected="such as INSERT INTO … (body, tags) VALUES …",
+            )
         near = get_close_matches(field.name, [*_COLUMN_TYPES, *ASSIGNED_COLUMNS], 1)
         raise InvalidNameError(
             "no such column can be written", found=field.name,
@@ -165,6 +178,16 @@ def _wrong_type(field: StructField, expected: str) -> InvalidNameError:
         f"column {field.name} has a type that cannot be written",
         found=field.dataType.simpleString(), expected=expected,
     )
+
+
+def _check_topic(options: SinkOptions) -> None:
+    """Refuse the topic of all rows now, and not with the first of them."""
+    try:
+        check_topic(options["topic"], 0, allow_v2=options["messageVersion"] == "V2")
+    except RuleViolationError as error:
+        raise InvalidSettingError(
+            f"the option topic breaks a rule: {error.rule}", found=error.value,
+        ) from error
 
 
 def _refuse_overwrite(path: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -65,7 +64,7 @@ def staging_recipe(
         header[field] = np.frombuffer(host, header_type[field])
     settings = plan.settings
     content = {
-        "folder": os.path.abspath(plan.folder),
+        "folder": plan.folder,
         "topic": plan.topic,
         "queueCount": plan.queue_count(plan.topic),
         "sysFlag": sys_flag,
@@ -148,7 +147,7 @@ def _is_plain(schema: StructType, plan: StagingPlan) -> bool:
         and plan.settings.messageIndexEnable
         and known.issuperset(schema.fieldNames())
         # Java names files in the encoding of its locale, which may have no other letters.
-        and os.path.abspath(plan.folder).isascii()
+        and plan.folder.isascii()
     )
 
 

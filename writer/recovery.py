@@ -8,6 +8,7 @@ not check. Unlike a broker we delete no log: what lies behind the end is moved a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from rmqlog.commitlog_format.errors import (
     CorruptConfigError,
     InvalidSettingError,
     StoreError,
+    StoreNotFoundError,
     UnsupportedFormatError,
 )
 from rmqlog.commitlog_format.files import FileAccess, LocalFiles
@@ -74,6 +76,16 @@ class RecoveryPreview:
     log_end: int
     walk_start: int
     cuts: tuple[Cut, ...]
+
+
+def check_kind(store_path: str) -> None:
+    """Raise for a store of a kind that cannot be written, as far as its folders tell; one that is
+    not there yet can be."""
+    if not os.path.isdir(store_path):
+        return
+    with contextlib.suppress(StoreNotFoundError):
+        _check_supported(list_store(LocalFiles(), store_path))
+    _refuse_missing_log(store_path)
 
 
 def preview(
@@ -251,6 +263,18 @@ def _check_supported(files: StoreFiles) -> None:
     ):
         if wrong:
             raise UnsupportedFormatError(f"a store with {what} cannot be written", files.path)
+
+
+def _refuse_missing_log(path: str) -> None:
+    """Queues without a log would be cut to nothing; more likely the log is somewhere else."""
+    segments = f"{path}/{layout.COMMIT_LOG_DIRECTORY}"
+    has_log = os.path.isdir(segments) and bool(os.listdir(segments))
+    queues = f"{path}/{layout.CONSUME_QUEUE_DIRECTORY}"
+    if not has_log and any(names for _, _, names in os.walk(queues)):
+        raise UnsupportedFormatError(
+            "the store has queues but no log here; a log in other directories "
+            "(storePathCommitLog) cannot be written", path,
+        )
 
 
 def _check_sizes(segments: tuple[SegmentFile, ...], size: int) -> None:

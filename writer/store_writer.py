@@ -21,7 +21,6 @@ from rmqlog.commitlog_format.consume_queue import ConsumeQueue
 from rmqlog.commitlog_format.errors import (
     InvalidNameError,
     StoreError,
-    UnsupportedFormatError,
     WriterClosedError,
 )
 from rmqlog.commitlog_format.files import LocalFiles
@@ -41,7 +40,7 @@ from rmqlog.writer.log_files import LogFiles
 from rmqlog.writer.message_columns import NewMessage, batch_of, read_messages
 from rmqlog.writer.posix import Posix
 from rmqlog.writer.queue_table import QueueTable
-from rmqlog.writer.recovery import RecoveryReport, recover, remove_abort
+from rmqlog.writer.recovery import RecoveryReport, check_kind, recover, remove_abort
 from rmqlog.writer.reput import dispatch_what_is_sound
 from rmqlog.writer.rules import check_topic, check_topic_kinds
 from rmqlog.writer.segments import FileSet, LogPositions
@@ -119,7 +118,7 @@ class StoreWriter:
         else:
             settings.check_store(self.path)
         self.settings = settings
-        _refuse_missing_log(self.path)
+        check_kind(self.path)
         settle_commit(self._posix, self.path)
         #: What recovery found and did when the store was opened.
         self.recovery = recover(self._posix, self.path, settings)
@@ -462,18 +461,6 @@ class StoreWriter:
         _traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _refuse_missing_log(path: str) -> None:
-    """Queues without a log would be cut to nothing; more likely the log is somewhere else."""
-    segments = f"{path}/{layout.COMMIT_LOG_DIRECTORY}"
-    has_log = os.path.isdir(segments) and bool(os.listdir(segments))
-    queues = f"{path}/{layout.CONSUME_QUEUE_DIRECTORY}"
-    if not has_log and any(names for _, _, names in os.walk(queues)):
-        raise UnsupportedFormatError(
-            "the store has queues but no log here; a log in other directories "
-            "(storePathCommitLog) cannot be written", path,
-        )
 
 
 def _wall_clock_ms() -> int:
