@@ -195,8 +195,9 @@ class RuleViolationError(StoreError, ValueError):
         partition: int | None = None,
     ) -> None:
         place = f"row {row}" if partition is None else f"row {row} of partition {partition}"
+        shown = "null" if value is None else value
         StoreError.__init__(
-            self, f"{place} breaks a rule: {rule}", found=value, expected=expected
+            self, f"{place} breaks a rule: {rule}", found=shown, expected=expected
         )
         self.args = (rule, row, value, expected, partition)
         self.rule = rule

@@ -237,6 +237,9 @@ class _Columns:
         return column
 
     def integers(self, name: str, kind: pa.DataType) -> pa.Array | None:
+        column = self._columns.get(name)
+        if column is not None and column.type != kind and pa.types.is_integer(column.type):
+            rules.check_integers(column, name, kind)
         return self.find(name, kind)
 
     def milliseconds(self, name: str) -> pa.Array | None:
@@ -246,7 +249,7 @@ class _Columns:
             # Fractions of a millisecond have no place on disk.
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
             return column.view(pa.int64())
-        return self.find(name, pa.int64())
+        return self.integers(name, pa.int64())
 
 
 def _filled(

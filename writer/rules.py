@@ -45,6 +45,7 @@ RULE_TOPIC_V2 = (
 )
 RULE_TOPIC_OWN = "a topic of the broker's own cannot be written to"
 RULE_TOPIC_BATCH = "a topic with BatchConsumeQueues takes inner batches, which are not written"
+RULE_INTEGER = "a whole number fits into its field"
 RULE_QUEUE_ID = f"queueId is from 0 to {QUEUE_COUNT_MAX - 1}"
 RULE_BODY_MISSING = "a message has a body, though it may be empty"
 RULE_BODY_SIZE = "a body, compressed or not, has at most maxMessageSize bytes"
@@ -103,6 +104,18 @@ def check_queue_ids(queue_ids: NDArray[np.int32], given: NDArray[np.bool_]) -> N
     """Raise unless every queue id that was given can be one."""
     bad = given & ((queue_ids < 0) | (queue_ids >= QUEUE_COUNT_MAX))
     _refuse_first(bad, RULE_QUEUE_ID, queue_ids)
+
+
+def check_integers(column: pa.Array, name: str, kind: pa.DataType) -> None:
+    """Raise for a whole number that is none of ``kind``; ``name`` says which column it is of."""
+    allowed = np.iinfo(kind.to_pandas_dtype())
+    values = np.asarray(column.fill_null(0))
+    bad = np.flatnonzero((values < allowed.min) | (values > allowed.max))
+    if len(bad):
+        row = int(bad[0])
+        raise RuleViolationError(
+            RULE_INTEGER, row, f"{name} {values[row]}", f"{allowed.min} to {allowed.max}"
+        )
 
 
 def check_delay_levels(levels: NDArray[np.int32]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from small_stores import files_below, rows_of
@@ -199,6 +201,7 @@ def test_from_the_first_row_that_is_not_plain_on_python_stages(
         ("if(id = 77, repeat('k', 33000), 'fine') as keys", "at most 32767 bytes"),
         ("if(id = 77, -1, 0) as queueId", "queueId is from 0 to 65535"),
         ("if(id = 77, 65536, 0) as queueId", "queueId is from 0 to 65535"),
+        ("if(id = 77, 5000000000, 0) as flag", "its field; found flag 5000000000"),
     ],
 )
 def test_a_broken_rule_is_told_with_its_row(
@@ -240,6 +243,24 @@ def test_rows_that_fail_in_java_fail_the_job_and_leave_nothing(
         save(frame)
 
     assert os.listdir(tmp_path / "rmqlog" / "rmqlog" / "staging") == []
+
+
+def test_a_write_that_fails_in_java_names_its_file_and_leaves_nothing(
+    spark: SparkSession, save: Save, tmp_path: Path
+) -> None:
+    process = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    frame = spark.range(0, 20_000, 1, 1).selectExpr("repeat('b', 100) as body")
+    allowed, most = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (100_000, most))
+    try:
+        text = r"/staging/.*-plain\.0 at offset 100000: write failed: File too large"
+        with pytest.raises(Py4JJavaError, match=text):
+            save(frame)
+    finally:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (allowed, most))
+
+    assert os.listdir(tmp_path / "rmqlog" / "rmqlog" / "staging") == []
+    assert len(rows_of(save(frame), TOPIC)) == 20_000
 
 
 def test_a_transaction_that_is_done_stages_nothing(

@@ -54,6 +54,10 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
      rules.RULE_TOPIC_OWN),
     ("negative queue", {"queueId": with_row(-2, pa.int32(), 0)}, rules.RULE_QUEUE_ID),
     ("absurd queue", {"queueId": with_row(70_000, pa.int32(), 0)}, rules.RULE_QUEUE_ID),
+    *((f"{name} too large for its field", {name: with_row(2**31, pa.int64(), 0)},
+       rules.RULE_INTEGER) for name in ("flag", "queueId", "delayLevel")),
+    ("a time too large for its field", {"bornTimestamp": with_row(2**63, pa.uint64(), 0)},
+     rules.RULE_INTEGER),
     ("null body", {"body": with_row(None, pa.binary(), b"x")}, rules.RULE_BODY_MISSING),
     ("body too large", {"body": with_row(b"x" * 5001, None, b"x")}, rules.RULE_BODY_SIZE),
     ("record larger than a segment", {"body": with_row(b"x" * 3950, None, b"x")},
@@ -163,12 +167,11 @@ def test_an_unknown_column_is_refused_and_columns_that_the_store_assigns_are_not
     ("name", "values"),
     [
         ("flag", pa.array(["seven"])),
-        ("queueId", pa.array([2**40])),
         ("keys", pa.array([{"order": 1}])),
         ("bornTimestamp", pa.array([[1]])),
         ("body", pa.array([1.5])),
     ],
-    ids=["text", "too large", "a struct", "a list", "a float"],
+    ids=["text", "a struct", "a list", "a float"],
 )
 def test_a_column_that_cannot_be_what_it_must_be_is_named(
     tmp_path: Path, name: str, values: pa.Array
@@ -182,6 +185,19 @@ def test_a_column_that_cannot_be_what_it_must_be_is_named(
 
         assert str(values.type) in str(raised.value)
         assert writer.append(columns).queue_offset.tolist() == [0]
+
+
+def test_a_value_that_is_missing_is_shown_as_null(tmp_path: Path) -> None:
+    with open_writer(tmp_path) as writer, pytest.raises(RuleViolationError, match="found null"):
+        writer.append(batch(2, body=pa.array([b"b", None])))
+
+
+def test_a_number_that_is_too_large_is_shown_with_what_its_field_takes(tmp_path: Path) -> None:
+    with open_writer(tmp_path) as writer, pytest.raises(RuleViolationError) as caught:
+        writer.append(batch(2, flag=pa.array([None, -5_000_000_000])))
+
+    assert "found flag -5000000000, expected -2147483648 to 2147483647" in str(caught.value)
+    assert caught.value.row == 1
 
 
 def test_a_rule_violation_survives_pickling() -> None:

@@ -3,6 +3,7 @@ package org.rmqlog.spark;
 import java.io.Closeable;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -92,7 +93,7 @@ final class StagedFiles implements Closeable {
       columns = create(Path.of(path));
     }
     for (ByteBuffer part : batch.content(recipe.topic())) {
-      columnsEnd = write(columns, part, columnsEnd);
+      columnsEnd = write(columns, Path.of(path), part, columnsEnd);
     }
     rowCount += batch.rowCount();
     recordsSize += batch.size();
@@ -109,7 +110,7 @@ final class StagedFiles implements Closeable {
     if (records == null) {
       records = create(recordsPath(recordsNumber));
     }
-    recordsEnd = write(records, unwritten.content(), recordsEnd);
+    recordsEnd = write(records, recordsPath(recordsNumber), unwritten.content(), recordsEnd);
     unwritten.clear(0);
   }
 
@@ -141,10 +142,18 @@ final class StagedFiles implements Closeable {
   }
 
   /** Writes all of a buffer; where it ends in the file. */
-  private static long write(FileChannel file, ByteBuffer data, long position) throws IOException {
+  private static long write(FileChannel file, Path path, ByteBuffer data, long position)
+      throws IOException {
     long end = position;
-    while (data.hasRemaining()) {
-      end += file.write(data, end);
+    try {
+      while (data.hasRemaining()) {
+        end += file.write(data, end);
+      }
+    } catch (ClosedByInterruptException killed) {
+      throw killed;
+    } catch (IOException failed) {
+      throw new IOException(
+          path + " at offset " + end + ": write failed: " + failed.getMessage(), failed);
     }
     return end;
   }
