@@ -60,7 +60,8 @@ def _host(text: str) -> str:
 
 
 WRITE_OPTIONS: tuple[Option, ...] = (
-    Option("path", "path", "", "the store's directory; `save()` sets it", read_text),
+    Option("path", "path", "", "the store's directory; `save()` sets it. No glob: a write goes to "
+           "one store", read_text),
     Option("topic", "name", "", "the topic of all rows; beats the column `topic`", read_text),
     Option("queueNums", "count", "4",
            "queues of a new topic; one that exists gets more where it has fewer and this is given",
