@@ -208,13 +208,19 @@ class Posix:
 
     # --- mapped memory ----------------------------------------------------------------------
 
-    def map(self, descriptor: int, size: int) -> Mapping:
-        """Map the first ``size`` bytes of a file, which must have been allocated."""
+    def map(self, descriptor: int, size: int, *, read_ahead: bool = True) -> Mapping:
+        """Map the first ``size`` bytes of a file, which must have been allocated.
+
+        Without ``read_ahead`` the kernel makes only the pages that are touched.
+        """
         path = self._path(descriptor)
         try:
-            return Mapping(path, mmap.mmap(descriptor, size))
+            mapping = Mapping(path, mmap.mmap(descriptor, size))
         except (OSError, ValueError) as error:
             raise WriteFailedError("cannot be mapped", path, found=error) from error
+        if not read_ahead:
+            mapping.advise(mmap.MADV_RANDOM)
+        return mapping
 
     def store(self, mapping: Mapping, offset: int, data: Buffer) -> None:
         """Copy bytes into a map: the only way in which mapped bytes change, with ``scatter``."""

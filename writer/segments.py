@@ -7,7 +7,6 @@ broker insists on, and are reserved step by step, so that many small queues stay
 
 from __future__ import annotations
 
-import mmap
 import os
 import resource
 import threading
@@ -78,10 +77,7 @@ class FileSet:
         self.posix.mkdir(path)
 
     def mapping(self, path: str, size: int, *, read_ahead: bool = True) -> Mapping:
-        """The map of a file, made anew if it fell out.
-
-        Without ``read_ahead`` the kernel makes only the pages that are touched.
-        """
+        """The map of a file, made anew if it fell out."""
         with self._mutex:
             known = self._maps.get(path)
             if known is not None:
@@ -89,11 +85,9 @@ class FileSet:
                 return known
         descriptor = self.posix.open(path)
         try:
-            mapped = self.posix.map(descriptor, size)
+            mapped = self.posix.map(descriptor, size, read_ahead=read_ahead)
         finally:
             self.posix.close(descriptor)
-        if not read_ahead:
-            mapped.advise(mmap.MADV_RANDOM)
         with self._mutex:
             mapped = self._maps.setdefault(path, mapped)
             while len(self._maps) > self.open_files:
