@@ -6,6 +6,9 @@ expected when it crosses a process boundary by pickling.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 __all__ = [
     "BatchLimitExceededError",
     "ChecksumError",
@@ -37,6 +40,15 @@ __all__ = [
 ]
 
 NO_OFFSET = -1
+_QUESTION = "did you mean "
+
+
+def nearest_name(unknown: str, known: Iterable[str], otherwise: str) -> str:
+    """What an error about an unknown name expected: the nearest one, case aside, as a question;
+    ``otherwise`` where none is near."""
+    by_lower = {name.lower(): name for name in known}
+    near = get_close_matches(unknown.lower(), by_lower, 1)
+    return f"{_QUESTION}{by_lower[near[0]]}?" if near else otherwise
 
 
 class StoreError(Exception):
@@ -72,7 +84,9 @@ class StoreError(Exception):
         if self.found is not None:
             text += f"; found {self.found}"
         if self.expected is not None:
-            text += f"{',' if self.found is not None else ';'} expected {self.expected}"
+            expected = str(self.expected)
+            text += "," if self.found is not None else ";"
+            text += f" {expected}" if expected.startswith(_QUESTION) else f" expected {expected}"
         return text
 
     def __eq__(self, other: object) -> bool:

@@ -10,10 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Final
 
-from rmqlog.commitlog_format.errors import InvalidSettingError
+from rmqlog.commitlog_format.errors import InvalidSettingError, nearest_name
 
 #: What the bridge adds; see bridge/README.md.
 BRIDGE_PREFIX: Final = "__rmqlog."
@@ -126,10 +125,10 @@ def find_option(name: str, known: Iterable[Option]) -> Option:
     by_name = {option.name.lower(): option for option in known}
     option = by_name.get(name.lower())
     if option is None:
-        near = get_close_matches(name.lower(), by_name, 1)
+        names = [option.name for option in by_name.values()]
         raise InvalidSettingError(
             "unknown option", found=name,
-            expected=f"did you mean {by_name[near[0]].name}?" if near else "an option of rmqlog",
+            expected=nearest_name(name, names, "an option of rmqlog"),
         )
     return option
 

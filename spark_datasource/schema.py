@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from rmqlog.commitlog_format.columns import MESSAGE_SCHEMA
-from rmqlog.commitlog_format.errors import InvalidNameError, InvalidSettingError
+from rmqlog.commitlog_format.errors import InvalidNameError, InvalidSettingError, nearest_name
 from rmqlog.spark_datasource.options import KEY_COLUMN, Options
 from rmqlog.spark_datasource.snapshots import SNAPSHOT_KEY, Snapshot
 
@@ -92,10 +91,9 @@ def check_schema(wanted: StructType, types: Mapping[str, DataType]) -> None:
     """Raise unless a schema, perhaps the user's own, is a choice of a table's columns."""
     for field in wanted.fields:
         if field.name not in types:
-            near = get_close_matches(field.name, types, 1)
             raise InvalidNameError(
                 "no such column", found=field.name,
-                expected=f"did you mean {near[0]}?" if near else "one of " + ", ".join(types),
+                expected=nearest_name(field.name, types, "one of " + ", ".join(types)),
             )
         if field.dataType != types[field.name]:
             raise InvalidNameError(

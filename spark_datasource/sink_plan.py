@@ -8,7 +8,6 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from pyspark.sql.types import (
     BinaryType,
@@ -31,6 +30,7 @@ from rmqlog.commitlog_format.errors import (
     InvalidNameError,
     InvalidSettingError,
     RuleViolationError,
+    nearest_name,
 )
 from rmqlog.spark_datasource.option_values import BRIDGE_PREFIX
 from rmqlog.spark_datasource.sink_options import SinkOptions
@@ -134,10 +134,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             "no topic", expected="the option topic, or a column of that name"
         )
     if by is not None and by not in names:
-        near = get_close_matches(by, names, 1)
         raise InvalidSettingError(
             "queueBy names no column of the frame", found=by,
-            expected=f"did you mean {near[0]}?" if near else "one of " + ", ".join(names),
+            expected=nearest_name(by, names, "one of " + ", ".join(names)),
         )
     ignored = [name for name in names if name in ASSIGNED_COLUMNS and name != by]
     if ignored:
@@ -154,10 +153,10 @@ def _check_column(field: StructField, *, is_known: bool) -> None:
                 "values need the names of their columns", found=field.name,
                 expected="such as INSERT INTO … (body, tags) VALUES …",
             )
-        near = get_close_matches(field.name, [*_COLUMN_TYPES, *ASSIGNED_COLUMNS], 1)
+        known = [*_COLUMN_TYPES, *ASSIGNED_COLUMNS]
         raise InvalidNameError(
             "no such column can be written", found=field.name,
-            expected=f"did you mean {near[0]}?" if near else "some of " + ", ".join(_COLUMN_TYPES),
+            expected=nearest_name(field.name, known, "some of " + ", ".join(_COLUMN_TYPES)),
         )
     kind = field.dataType
     if isinstance(kind, NullType) and field.name != "body":

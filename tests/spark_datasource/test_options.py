@@ -32,7 +32,7 @@ def test_names_are_case_insensitive_and_defaults_hold() -> None:
     ("tpic", "topic"), ("startingOffset", "startingOffsets"), ("failondataloos", "failOnDataLoss"),
 ])
 def test_an_unknown_option_names_the_nearest(given: str, near: str) -> None:
-    with pytest.raises(InvalidSettingError, match=f"did you mean {near}"):
+    with pytest.raises(InvalidSettingError, match=rf"; found {given}, did you mean {near}\?$"):
         Options({given: "x"})
 
 

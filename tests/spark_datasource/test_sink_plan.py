@@ -79,7 +79,8 @@ def test_every_column_that_makes_sense_is_taken(tmp_path: Path, schema: str) -> 
 @pytest.mark.parametrize(
     ("schema", "options", "error", "sentence"),
     [
-        ("body binary, kees string", {}, InvalidNameError, "did you mean keys?"),
+        ("body binary, kees string", {}, InvalidNameError, "; found kees, did you mean keys?"),
+        ("body binary, TAGS string", {}, InvalidNameError, "; found TAGS, did you mean tags?"),
         ("body binary, zzz string", {}, InvalidNameError, "some of topic, queueId"),
         ("col1 string, col2 string", {}, InvalidNameError, "INSERT INTO … (body, tags) VALUES"),
         ("body binary, key string", {}, InvalidNameError, "did you mean keys?"),
