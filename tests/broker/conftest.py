@@ -14,7 +14,7 @@ reason. A broker that loses messages still exits 0: compare every row and every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -24,7 +24,15 @@ from typing import TypeVar
 import pytest
 from broker.features import Comparisons
 from broker.java_driver import JavaDriver, Settings
-from broker.java_toolchain import LINE_4, LINE_5, JavaUnavailableError, Line, Toolchain, prepare
+from broker.java_toolchain import (
+    LINE_4,
+    LINE_5,
+    QUICK_START,
+    JavaUnavailableError,
+    Line,
+    Toolchain,
+    prepare,
+)
 from broker.real_broker import RealBroker
 from pyspark.sql import SparkSession
 from spark_sessions import fresh_session
@@ -84,12 +92,33 @@ def java_driver(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[Line], JavaDriver]]:
     """A function from a line to its driver, started once a session."""
+    with _drivers(tmp_path_factory, QUICK_START) as find:
+        yield find
+
+
+@pytest.fixture(scope="module")
+def unhurried_driver(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[Line], JavaDriver]]:
+    """The same for stores of tiny index files, whose makers must take their time.
+
+    RocketMQ names an index file by the millisecond it is made in. Java that has compiled its
+    classes fills some hundred entries in less; then two files are one, and the first is lost.
+    """
+    with _drivers(tmp_path_factory, ("-Xint",)) as find:
+        yield find
+
+
+@contextmanager
+def _drivers(
+    tmp_path_factory: pytest.TempPathFactory, jvm_options: Sequence[str]
+) -> Iterator[Callable[[Line], JavaDriver]]:
     drivers: dict[Line, JavaDriver] = {}
 
     def find(line: Line) -> JavaDriver:
         if line not in drivers:
             home = tmp_path_factory.mktemp(f"driver-{line.version}")
-            drivers[line] = JavaDriver(_toolchain_or_skip(line), home)
+            drivers[line] = JavaDriver(_toolchain_or_skip(line), home, jvm_options)
         return drivers[line]
 
     yield find

@@ -34,14 +34,15 @@ class JavaDriver:
         self,
         toolchain: Toolchain,
         home: Path,
-        jvm_options: Sequence[str] = (*QUICK_START, "-Xmx512m"),
+        jvm_options: Sequence[str] = QUICK_START,
     ) -> None:
         self.line = toolchain.line
         self.log = home / "driver.log"
         self._one_at_a_time = threading.Lock()
         command = toolchain.command(
             "rmqlog.judge.Driver",
-            *jvm_options,
+            "-Xmx512m",
+            *jvm_options,  # behind it: the last one counts
             f"-Duser.home={home}",  # RocketMQ writes its logs there
             f"-Djava.io.tmpdir={home}",
             "-Drocketmq.client.logUseSlf4j=true",
