@@ -35,6 +35,8 @@ class RmqlogWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, plan: SinkPlan) -> None:
+        # The process that plans would else look for garbage while the first tasks want its core.
+        begin_task()
         self.plan = plan
         if not plan.is_done:
             plan.staging.make_folder(Posix())

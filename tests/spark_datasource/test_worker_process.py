@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -46,6 +47,30 @@ def test_tasks_spare_the_collector_and_send_at_once_in_workers_alone(spark: Spar
     assert elsewhere == 0
     assert 10_000 < worker < later
     assert sent_at_once == [0, 1]
+
+
+#: Plans a write in a process that takes itself for a worker of Spark.
+PLANNING_WORKER = """
+import gc, sys
+from importlib.machinery import ModuleSpec
+from pyspark.sql.types import BinaryType, StructType
+from rmqlog.spark_datasource.source import RmqlogDataSource
+
+sys.modules["__main__"].__spec__ = ModuleSpec("pyspark.daemon", None)
+source = RmqlogDataSource({"path": sys.argv[1], "topic": "orders"})
+before = gc.get_freeze_count()
+source.writer(StructType().add("body", BinaryType()), False)
+print(before, gc.get_freeze_count())
+"""
+
+
+def test_a_worker_that_plans_a_write_spares_the_collector(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", PLANNING_WORKER, str(tmp_path)],
+        capture_output=True, text=True, check=True)
+    before, behind = map(int, found.stdout.split())
+    assert before == 0
+    assert behind > 10_000
 
 
 #: Says something as a writer would, in a process that takes itself for a worker of Spark.
