@@ -52,12 +52,16 @@ class RmqlogWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         partition, attempt = context.partitionId(), context.taskAttemptId()
+        # The bridge stages what it can before it hands over a row, or none.
+        first = next(iterator, None)
         plain = staged_by_bridge(self.plan.staging, partition, attempt)
+        if first is None:
+            return StagedMessage((plain.file,))
         with StagingWriter(
             self.plan.staging, partition, attempt,
             first_row=plain.file.row_count, first_turn=plain.dealt_rows,
         ) as staging:
-            for batch in iterator:
+            for batch in chain([first], iterator):
                 staging.add(batch)
             return StagedMessage((plain.file, staging.finish()))
 

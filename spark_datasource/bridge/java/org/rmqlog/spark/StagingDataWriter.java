@@ -1,8 +1,10 @@
 package org.rmqlog.spark;
 
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.util.Iterator;
 import java.util.List;
+import java.util.NoSuchElementException;
 
 import com.google.common.collect.Iterators;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -37,12 +39,42 @@ final class StagingDataWriter implements DataWriter<InternalRow> {
 
   @Override
   public void writeAll(Iterator<InternalRow> rows) throws IOException {
-    Iterator<InternalRow> rest = stage(rows);
-    isPythonAtWork = true;
-    python.writeAll(rest);
+    // Spark calls its Python process before it asks for a row: that one gets ready meanwhile.
+    python.writeAll(new RowsLeft(rows));
   }
 
-  /** Stages the plain rows in front; gives those that are left to Python. */
+  /** The rows that are left for Python. Those in front are staged when the first is asked for. */
+  private final class RowsLeft implements Iterator<InternalRow> {
+    private final Iterator<InternalRow> rows;
+    private Iterator<InternalRow> left;
+
+    RowsLeft(Iterator<InternalRow> rows) {
+      this.rows = rows;
+    }
+
+    @Override
+    public boolean hasNext() {
+      if (left == null) {
+        try {
+          left = stage(rows);
+        } catch (IOException failed) {
+          throw new UncheckedIOException(failed);
+        }
+        isPythonAtWork = true;
+      }
+      return left.hasNext();
+    }
+
+    @Override
+    public InternalRow next() {
+      if (!hasNext()) {
+        throw new NoSuchElementException();
+      }
+      return left.next();
+    }
+  }
+
+  /** Stages the plain rows in front; gives those that are left. */
   private Iterator<InternalRow> stage(Iterator<InternalRow> rows) throws IOException {
     String path = recipe.folder() + "/" + partition + "-" + attempt + "-plain";
     try (StagedFiles files = new StagedFiles(path, recipe)) {
