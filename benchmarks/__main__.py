@@ -23,8 +23,7 @@ from benchmarks.report import (
 )
 from benchmarks.workspace import Workspace
 
-REPETITIONS = 5
-QUICK_REPETITIONS = 3
+QUICK_TURNS = 3
 
 
 def all_cases() -> list[Case]:
@@ -44,7 +43,7 @@ def all_cases() -> list[Case]:
 def main() -> int:
     """Run the cases whose name matches; exit 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller data, three repetitions")
+    parser.add_argument("--quick", action="store_true", help="smaller data, three turns")
     parser.add_argument("--only", default="", help="a regular expression that the name must match")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     arguments = parser.parse_args()
@@ -60,8 +59,8 @@ def main() -> int:
     try:
         for case in cases:
             console.print(f"measuring: {case.name}", style="dim")
-            repetitions = QUICK_REPETITIONS if arguments.quick else REPETITIONS
-            outcomes.append(run_case(case, workspace, repetitions))
+            most_turns = QUICK_TURNS if arguments.quick else None
+            outcomes.append(run_case(case, workspace, most_turns))
         if re.search(arguments.only, "growth"):
             console.print("measuring: growth", style="dim")
             # Each of these is the whole life of a process, the loading of loops included.

@@ -1,6 +1,6 @@
 """What a benchmark is, and how it is measured: ours and its reference, turn by turn.
 
-Machines are noisy, so nothing absolute is kept: each repetition gives one ratio of two
+Machines are noisy, so nothing absolute is kept: each turn gives one ratio of two
 neighbouring measurements, and a case is judged by the median of those ratios.
 """
 
@@ -33,8 +33,8 @@ class Case:
     """One claim: ours is at least ``goal`` times as fast as the reference.
 
     A goal below 1 is a claim about how much slower we may be. ``unit`` is of what is measured,
-    seconds or something else of which less is better. ``warm_up_turns`` of each side are not
-    measured.
+    seconds or something else of which less is better. Each side has so many ``turns``, and
+    ``warm_up_turns`` before them that are not measured.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Case:
     goal: float
     prepare: Callable[[Workspace], Pair]
     unit: str = "s"
+    turns: int = 5
     warm_up_turns: int = 1
 
 
@@ -58,7 +59,7 @@ class Outcome:
     met: bool
     ours_median: float
     reference_median: float
-    repetitions: int
+    turns: int
     details: dict[str, object]
     unit: str
 
@@ -67,8 +68,8 @@ class Outcome:
         return asdict(self)
 
 
-def run_case(case: Case, workspace: Workspace, repetitions: int) -> Outcome:
-    """Measure a case: unmeasured turns of each side, then turn by turn."""
+def run_case(case: Case, workspace: Workspace, most_turns: int | None = None) -> Outcome:
+    """Measure a case: unmeasured turns of each side, then turn by turn, at most so many."""
     pair = case.prepare(workspace)
     for _ in range(case.warm_up_turns):
         pair.ours()
@@ -77,7 +78,8 @@ def run_case(case: Case, workspace: Workspace, repetitions: int) -> Outcome:
         pair.check()
     ours: list[float] = []
     reference: list[float] = []
-    for turn in range(repetitions):
+    turns = case.turns if most_turns is None else min(case.turns, most_turns)
+    for turn in range(turns):
         gc.collect()
         # Who goes first changes, so that neither always finds the caches of the other.
         for side in ("ours", "reference") if turn % 2 == 0 else ("reference", "ours"):
@@ -89,7 +91,7 @@ def run_case(case: Case, workspace: Workspace, repetitions: int) -> Outcome:
     low, median, high = quartiles(ratios)
     return Outcome(
         case.name, case.reference, median, low, high, case.goal, median >= case.goal,
-        statistics.median(ours), statistics.median(reference), repetitions, pair.details,
+        statistics.median(ours), statistics.median(reference), turns, pair.details,
         case.unit,
     )
 
