@@ -48,6 +48,15 @@ RULES: list[tuple[Callable[[SourceFile], Violations], tuple[str, ...], list[tupl
         ],
     ),
     (
+        rules.does_without_pandas,
+        PACKAGES,
+        [
+            ("api/x.py", "import pandas as pd"),
+            ("writer/x.py", "np.iinfo(kind.to_pandas_dtype())"),
+            ("spark_datasource/x.py", "table.to_pandas()"),
+        ],
+    ),
+    (
         rules.maps_memory_in_one_file,
         PACKAGES,
         [

@@ -147,6 +147,16 @@ def runs_nothing_it_reads(file: SourceFile) -> Violations:
             yield call.lineno, "allows pickles in an array file"
 
 
+def does_without_pandas(file: SourceFile) -> Violations:
+    """It is no dependency; some versions of Arrow want it for a mere ``to_pandas_dtype``."""
+    for line, name in imported_modules(file):
+        if name.split(".")[0] == "pandas":
+            yield line, f"imports {name}, which is not installed with us"
+    for call, name in called_names(file):
+        if name.rpartition(".")[2].startswith("to_pandas"):
+            yield call.lineno, f"calls {name}, which may need pandas"
+
+
 def maps_memory_in_one_file(file: SourceFile) -> Violations:
     """``mmap`` is imported by one named file of a package; the others ask that file."""
     if file.path in MAPPING_FILES:

@@ -107,8 +107,9 @@ def check_queue_ids(queue_ids: NDArray[np.int32], given: NDArray[np.bool_]) -> N
 
 
 def check_integers(column: pa.Array, name: str, kind: pa.DataType) -> None:
-    """Raise for a whole number that is none of ``kind``; ``name`` says which column it is of."""
-    allowed = np.iinfo(kind.to_pandas_dtype())
+    """Raise for a whole number that is none of ``kind``, a signed one; ``name`` says which column
+    it is of."""
+    allowed = np.iinfo(f"i{kind.bit_width // 8}")
     values = np.asarray(column.fill_null(0))
     bad = np.flatnonzero((values < allowed.min) | (values > allowed.max))
     if len(bad):
