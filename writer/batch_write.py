@@ -50,7 +50,8 @@ def commit_job(
     except CommitStateUnknownError:
         raise
     except StoreError as error:
-        _undo(open_store)
+        if not isinstance(error, StoreLockedError):  # else nothing was copied
+            _undo(open_store)
         raise CommitFailedError(
             f"{staged.job} was not committed, nothing of it is in the store: {error}",
             store_path,

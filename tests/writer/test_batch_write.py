@@ -180,7 +180,9 @@ def test_a_store_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     assert len(rows_of(tmp_path, "orders")) == 3
 
 
-def test_a_store_that_stays_locked_is_refused_and_nothing_happens(tmp_path: Path) -> None:
+def test_a_store_that_stays_locked_is_refused_and_nothing_happens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     staged = stage(tmp_path, [[batch(3)]])
 
     with (
@@ -189,6 +191,7 @@ def test_a_store_that_stays_locked_is_refused_and_nothing_happens(tmp_path: Path
     ):
         commit_job(str(tmp_path), staged, SMALL, lock_timeout_s=0.2)
 
+    assert caplog.messages == []  # nothing was copied, so nothing is said to be undone
     assert commit_job(str(tmp_path), staged, SMALL).row_count == 3
 
 
